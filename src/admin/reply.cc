@@ -1,0 +1,44 @@
+#include "admin/reply.h"
+
+#include "wire/write.h"
+
+namespace pgf::admin {
+
+void error(std::string& out, std::string_view text, std::string_view sqlstate) {
+  wire::error(out, "ERROR", sqlstate, text);
+  wire::ready_for_query(out, 'I');
+}
+
+void done(std::string& out, std::string_view tag) {
+  wire::command_complete(out, tag);
+  wire::ready_for_query(out, 'I');
+}
+
+void help(std::string& out) {
+  wire::notice(out, "Console usage", help_text());
+  done(out, "SHOW");
+}
+
+void show_parameter(std::string& out, const Parameter& parameter) {
+  const wire::Column column{parameter.name, 's'};
+  wire::row_description(out, {&column, 1});
+  wire::RowWriter(out).text(parameter.value);
+  done(out, "SHOW");
+}
+
+void set_ignored(std::string& out) {
+  wire::notice(out, "SET ignored");
+  done(out, "SET");
+}
+
+void console_parameter_status(std::string& out, std::string_view version) {
+  wire::parameter_status(out, "server_version", std::string(version) + "/bouncer");
+  wire::parameter_status(out, "client_encoding", "UTF8");
+  wire::parameter_status(out, "server_encoding", "UTF8");
+  wire::parameter_status(out, "DateStyle", "ISO");
+  wire::parameter_status(out, "TimeZone", "GMT");
+  wire::parameter_status(out, "standard_conforming_strings", "on");
+  wire::parameter_status(out, "is_superuser", "on");
+}
+
+}  // namespace pgf::admin

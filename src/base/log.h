@@ -1,0 +1,50 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace pgf {
+
+enum class LogLevel : int { fatal = 0, error, warning, log, debug, noise };
+
+struct LogTarget {
+  std::string file;              // empty = none
+  bool to_stderr = true;         // off with -q and -d
+  bool to_syslog = false;        // level LOG and above
+  std::string syslog_ident = "pgbouncer";
+  std::string syslog_facility = "daemon";
+  int verbose = 0;               // 0 = LOG, 1 = DEBUG, 2+ = NOISE
+};
+
+// PgBouncer's log: `YYYY-MM-DD HH:MM:SS.mmm TZ [PID] LEVEL MESSAGE`, one write() per line (append mode), embedded
+// newlines become newline+tab. Any thread may call it. A failed write is dropped, never fatal.
+class Log {
+ public:
+  Log() = default;
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  ~Log();
+
+  // (Re)opens the targets; returns an error text, or empty. On error the previous file stays open.
+  std::string open(const LogTarget& target);
+
+  bool enabled(LogLevel level) const { return static_cast<int>(level) <= max_level_.load(std::memory_order_relaxed); }
+  void write(LogLevel level, std::string_view message);
+
+  template <class... A>
+  void operator()(LogLevel level, fmt::format_string<A...> f, A&&... args) {
+    if (enabled(level)) write(level, fmt::format(f, std::forward<A>(args)...));
+  }
+
+ private:
+  std::mutex mutex_;
+  LogTarget target_;
+  int fd_ = -1;
+  bool syslog_open_ = false;
+  std::atomic<int> max_level_{static_cast<int>(LogLevel::log)};  // written by open() only
+};
+
+}  // namespace pgf

@@ -1,0 +1,63 @@
+#pragma once
+// The keywords of the enums, in the spelling that SHOW CONFIG uses.
+#include <array>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "config/settings.h"
+#include "config/value.h"
+
+namespace pgf::config {
+
+template <class E>
+struct Word {
+  std::string_view text;
+  E value;
+};
+
+inline constexpr std::array<Word<PoolMode>, 3> kPoolModes{
+    {{"session", PoolMode::session}, {"transaction", PoolMode::transaction}, {"statement", PoolMode::statement}}};
+inline constexpr std::array<Word<AuthType>, 9> kAuthTypes{{{"any", AuthType::any},
+                                                           {"trust", AuthType::trust},
+                                                           {"plain", AuthType::plain},
+                                                           {"md5", AuthType::md5},
+                                                           {"cert", AuthType::cert},
+                                                           {"hba", AuthType::hba},
+                                                           {"ldap", AuthType::ldap},
+                                                           {"pam", AuthType::pam},
+                                                           {"scram-sha-256", AuthType::scram_sha_256}}};
+inline constexpr std::array<Word<SslMode>, 6> kSslModes{{{"disable", SslMode::disable},
+                                                         {"allow", SslMode::allow},
+                                                         {"prefer", SslMode::prefer},
+                                                         {"require", SslMode::require},
+                                                         {"verify-ca", SslMode::verify_ca},
+                                                         {"verify-full", SslMode::verify_full}}};
+inline constexpr std::array<Word<LoadBalance>, 4> kLoadBalances{{{"disable", LoadBalance::disable},
+                                                                 {"round-robin", LoadBalance::round_robin},
+                                                                 {"random", LoadBalance::random},
+                                                                 {"least-conn", LoadBalance::least_conn}}};
+inline constexpr std::array<Word<IoEngine>, 3> kIoEngines{
+    {{"auto", IoEngine::auto_}, {"io_uring", IoEngine::io_uring}, {"epoll", IoEngine::epoll}}};
+
+constexpr std::span<const Word<PoolMode>> words(PoolMode) { return kPoolModes; }
+constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
+constexpr std::span<const Word<SslMode>> words(SslMode) { return kSslModes; }
+constexpr std::span<const Word<LoadBalance>> words(LoadBalance) { return kLoadBalances; }
+constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
+
+template <class E>
+std::optional<E> parse_keyword(std::string_view text) {
+  for (const auto& word : words(E{}))
+    if (equals_ignoring_case(word.text, text)) return word.value;
+  return std::nullopt;
+}
+
+template <class E>
+std::string_view keyword_of(E value) {
+  for (const auto& word : words(E{}))
+    if (word.value == value) return word.text;
+  return {};
+}
+
+}  // namespace pgf::config

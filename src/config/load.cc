@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "config/config.h"
+#include "config/connstring.h"
+#include "config/entries.h"
+#include "config/ini.h"
+#include "config/nearest.h"
+
+namespace pgf::config {
+namespace {
+
+constexpr std::array<std::string_view, 4> kSections{"pgbouncer", "databases", "users", "peers"};
+
+// Fills a Config with what the ini says.
+class Builder : public IniVisitor {
+ public:
+  Builder(Config& config, std::vector<std::string>& errors) : config_(config), errors_(errors) {}
+
+  bool section(std::string_view name, const Place& place) override {
+    section_ = name;
+    if (name == "pgbouncer") {
+      has_main_ = true;
+      reset_non_null(config_.settings);
+      std::erase_if(config_.given, [](const std::string& key) { return !has_null_default(key); });
+      return true;
+    }
+    if (name == "databases" || name == "users" || name == "peers") return true;
+    errors_.push_back(fmt::format("unknown section: {} in configuration ({}){}", name, to_text(place),
+                                  hint(nearest(name, kSections))));
+    return false;
+  }
+
+  bool entry(std::string_view key, std::string_view value, const Place& place) override {
+    if (section_ == "pgbouncer") return setting(key, value, place);
+    if (section_ == "databases") return database(key, value, place);
+    if (section_ == "users") return user(key, value, place);
+    return peer(key, value, place);
+  }
+
+  bool has_main() const { return has_main_; }
+
+ private:
+  bool setting(std::string_view key, std::string_view value, const Place& place) {
+    if (!is_known(key)) {
+      errors_.push_back(fmt::format("unknown parameter: pgbouncer/{} in configuration ({}){}", key, to_text(place),
+                                    hint(nearest_setting(key))));
+      return false;
+    }
+    if (auto done = set(config_.settings, key, value); !done) return invalid(key, value, place, ": " + done.error());
+    config_.given.emplace(key);
+    return true;
+  }
+
+  bool database(std::string_view name, std::string_view value, const Place& place) {
+    auto db = parse_database(name, value);
+    if (!db) return bad_entry(name, value, place, db.error());
+    if (name == "*") {
+      config_.wildcard = *std::move(db);
+    } else {
+      config_.databases[std::string(name)] = *std::move(db);
+    }
+    return true;
+  }
+  bool user(std::string_view name, std::string_view value, const Place& place) {
+    auto entry = parse_user(name, value);
+    if (!entry) return bad_entry(name, value, place, entry.error());
+    config_.users[std::string(name)] = *std::move(entry);
+    return true;
+  }
+  bool peer(std::string_view name, std::string_view value, const Place& place) {
+    auto entry = parse_peer(name, value);
+    if (!entry) return bad_entry(name, value, place, entry.error());
+    config_.peers[entry->id] = *std::move(entry);
+    return true;
+  }
+
+  bool bad_entry(std::string_view name, std::string_view value, const Place& place, const std::string& reason) {
+    errors_.push_back(fmt::format("{} ({})", reason, to_text(place)));
+    return invalid(name, without_secrets(value), place, "");
+  }
+  bool invalid(std::string_view key, std::string_view value, const Place& place, std::string_view reason) {
+    errors_.push_back(fmt::format("invalid value \"{}\" for parameter {} in configuration ({}){}", value, key,
+                                  to_text(place), reason));
+    return false;
+  }
+
+  Config& config_;
+  std::vector<std::string>& errors_;
+  std::string section_;
+  bool has_main_ = false;
+};
+
+void read_auth_file(Config& config, FileReader& files) {
+  const Settings& s = config.settings;
+  if (s.auth_file.empty() || s.auth_type == AuthType::any || s.auth_type == AuthType::pam) return;
+  std::string reason;
+  auto text = files.read(s.auth_file, reason);
+  if (!text) {
+    config.warnings.push_back(fmt::format("could not open auth_file {}: {}", s.auth_file, reason));
+    return;
+  }
+  AuthFile parsed = parse_auth_file(*text);
+  config.passwords = std::move(parsed.passwords);
+  config.auth_file_broken = !parsed.errors.empty();
+  for (const std::string& error : parsed.errors) config.warnings.push_back(fmt::format("{}: {}", s.auth_file, error));
+}
+
+// A setting that is accepted but ignored must not pass in silence, unless it says what happens anyway.
+void warn_without_effect(Config& config) {
+  for (const ShownSetting& row : show(config.settings)) {
+    if (!config.given.contains(row.key) || has_effect(row.key, row.value)) continue;
+    if (row.value != row.default_value)
+      config.warnings.push_back(fmt::format("{} is accepted, but has no effect in this version", row.key));
+  }
+  if (!config.peers.empty()) config.warnings.push_back("[peers] is accepted, but has no effect in this version");
+}
+
+}  // namespace
+
+LoadResult load(const std::string& path, FileReader& files) {
+  LoadResult result;
+  auto config = std::make_shared<Config>();
+  set_defaults(config->settings);
+  config->settings.conffile = path;
+  Builder builder(*config, result.errors);
+  if (!read_ini(path, files, builder, result.errors)) return result;
+  if (!builder.has_main()) {
+    result.errors.push_back(fmt::format("no [pgbouncer] section in configuration ({})", path));
+    return result;
+  }
+  warn_without_effect(*config);
+  read_auth_file(*config, files);
+  result.config = std::move(config);
+  return result;
+}
+
+}  // namespace pgf::config

@@ -1,0 +1,145 @@
+// The wiring: options, configuration, listeners, threads, end.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "main/options.h"
+#include "main/process.h"
+#include "worker/control.h"
+#include "worker/fleet.h"
+
+namespace pgf {
+namespace {
+
+class Files final : public config::FileReader {
+ public:
+  std::optional<std::string> read(const std::string& path, std::string& error) override {
+    std::string text;
+    if (!read_file(path, text, error)) return std::nullopt;
+    return text;
+  }
+};
+
+config::LoadResult load(const std::string& path) {
+  Files files;
+  return config::load(path, files);
+}
+
+LogTarget log_target(const config::Settings& s, const Options& options) {
+  LogTarget t;
+  t.file = s.logfile;
+  t.to_stderr = !options.quiet && !options.daemon;
+  t.to_syslog = s.syslog != 0;
+  t.syslog_ident = s.syslog_ident;
+  t.syslog_facility = s.syslog_facility;
+  t.verbose = s.verbose > 0 ? static_cast<int>(s.verbose) : options.verbose;
+  return t;
+}
+
+// What this version cannot do must not be skipped in silence where safety depends on it.
+std::string unsupported(const config::Settings& s) {
+  using config::AuthType;
+  if (s.auth_type == AuthType::cert || s.auth_type == AuthType::hba || s.auth_type == AuthType::ldap || s.auth_type == AuthType::pam)
+    return fmt::format("auth_type = {} is not supported by this version of pgflotilla", config::to_text(s.auth_type));
+  auto demands = [](config::SslMode m) { return m >= config::SslMode::require; };
+  if (demands(s.client_tls_sslmode) || demands(s.server_tls_sslmode))
+    return "TLS is not supported by this version of pgflotilla: client_tls_sslmode and server_tls_sslmode cannot demand it";
+  return {};
+}
+
+int run(const Options& options) {
+  Log log;
+  log.open({.file = "", .to_stderr = true, .verbose = options.verbose});
+  auto fatal = [&](std::string_view text) {
+    log(LogLevel::fatal, "{}", text);
+    return 1;
+  };
+
+  config::LoadResult loaded = load(options.config);
+  for (const std::string& error : loaded.errors) log(LogLevel::error, "{}", error);
+  if (!loaded.config) return fatal("cannot load config file");
+  auto config = loaded.config;
+  const config::Settings& s = config->settings;
+  if (options.daemon && s.pidfile.empty()) return fatal("daemon needs pidfile configured");
+  if (std::string no = unsupported(s); !no.empty()) return fatal(no);
+
+  if (std::string error = become_user(options.user.empty() ? s.user : options.user); !error.empty()) return fatal(error);
+  if (geteuid() == 0) return fatal("pgflotilla should not run as root");
+  if (std::string error = log.open(log_target(s, options)); !error.empty()) {
+    std::fprintf(stderr, "%s\n", error.c_str());
+    return 1;
+  }
+  for (const std::string& warning : config->warnings) log(LogLevel::warning, "{}", warning);
+  if (std::string error = check_pidfile(s.pidfile, log); !error.empty()) return fatal(error);
+  if (options.daemon)
+    if (std::string error = daemonize(); !error.empty()) return fatal(error);
+
+  // Signals are read by the control thread from a descriptor; no thread is ever interrupted.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int n : {SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&signals, n);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  int signal_fd = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  rlim_t soft = files.rlim_cur;
+  files.rlim_cur = files.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &files) == 0) soft = files.rlim_cur;
+  log(LogLevel::log, "kernel file descriptor limit: {} (hard: {}); max_client_conn: {}, max expected fd use: {}", soft,
+      files.rlim_max, s.max_client_conn, expected_descriptors(*config));
+
+  worker::Plan plan;
+  plan.workers = s.workers > 0 ? static_cast<int>(s.workers) : usable_cores();
+  plan.workers = std::min(plan.workers, pool::kMaxWorkers);
+  if (s.io_engine != config::IoEngine::epoll) plan.engine_reason = net::probe_uring();
+  plan.use_uring = s.io_engine != config::IoEngine::epoll && plan.engine_reason.empty();
+  if (s.io_engine == config::IoEngine::io_uring && !plan.use_uring)
+    return fatal(fmt::format("io_engine = io_uring, but it cannot be used here: {}", plan.engine_reason));
+
+  Listeners listeners;
+  if (std::string error = listeners.open(s, plan.workers, log); !error.empty()) return fatal(error);
+  plan.listeners = listeners.tcp();
+  plan.unix_listeners = listeners.local();
+
+  if (std::string error = write_pidfile(s.pidfile); !error.empty()) return fatal(error);
+  log(LogLevel::log, "process up: pgflotilla {}, {} worker{} on {}{}", PGF_VERSION, plan.workers, plan.workers == 1 ? "" : "s",
+      plan.use_uring ? "io_uring" : "epoll",
+      plan.engine_reason.empty() ? "" : fmt::format(" (io_uring: {})", plan.engine_reason));
+
+  int status;
+  {
+    worker::Fleet fleet(log, config, std::move(plan));
+    fleet.start();
+    worker::Control control(
+        fleet, [&options] { return load(options.config); },
+        [&](const config::Settings& now) {
+          if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
+        });
+    status = control.run(signal_fd);
+    fleet.stop();
+    listeners.remove_files();
+    remove_pidfile(s.pidfile);
+    // Threads are gone, the kernel frees the rest faster than we could: clients must not wait for destructors.
+    std::fflush(nullptr);
+    if (!leak_checked()) _exit(status);
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace pgf
+
+int main(int argc, char** argv) {
+  auto options = pgf::parse_options(argc, argv);
+  if (!options) return options.error();
+  return pgf::run(*options);
+}

@@ -1,0 +1,39 @@
+#pragma once
+// What the program does with its operating system before and after the threads run.
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "config/config.h"
+
+namespace pgf {
+
+bool read_file(const std::string& path, std::string& text, std::string& error);
+// All return an error text, or empty.
+std::string become_user(const std::string& name);
+std::string daemonize();
+std::string check_pidfile(const std::string& path, Log& log);
+std::string write_pidfile(const std::string& path);
+void remove_pidfile(const std::string& path);
+// The cores that affinity and the cgroup's CPU quota allow, at least 1.
+int usable_cores();
+long expected_descriptors(const config::Config& config);
+// Built with a sanitizer that reports leaks at exit: then every destructor has to run.
+bool leak_checked();
+
+// The listening sockets: per worker one for each TCP address, and one Unix socket for all.
+class Listeners {
+ public:
+  ~Listeners();
+  std::string open(const config::Settings& settings, int workers, Log& log);
+  const std::vector<std::vector<int>>& tcp() const { return tcp_; }
+  const std::vector<int>& local() const { return local_; }
+  void remove_files();
+
+ private:
+  std::vector<std::vector<int>> tcp_;
+  std::vector<int> local_;
+  std::string socket_file_;
+};
+
+}  // namespace pgf

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <tuple>
+
+#include "observe/report.h"
+#include "observe/stats.h"
+
+namespace pgf::observe {
+namespace {
+
+constexpr std::string_view kNoDatabase = "(nodb)";
+
+// Within a pool SHOW lists one state after the other. An idle client still belongs to the active ones.
+constexpr std::string_view kClientStates[] = {"active", "waiting", "active_cancel_req", "waiting_cancel_req"};
+constexpr std::string_view kServerStates[] = {"active", "idle",          "used",          "tested",
+                                              "new",    "active_cancel", "being_canceled"};
+
+std::ptrdiff_t rank(const SocketRow& row) {
+  if (row.type == 'S') return std::ranges::find(kServerStates, row.state) - std::begin(kServerStates);
+  if (row.state == "idle") return 0;
+  return std::ranges::find(kClientStates, row.state) - std::begin(kClientStates);
+}
+
+// Cancels of peers have no database and come last.
+auto sort_key(const SocketRow& row) {
+  return std::tuple<bool, std::string_view, std::string_view, std::ptrdiff_t>(row.database == kNoDatabase, row.database,
+                                                                              row.user, rank(row));
+}
+
+// Sorts pointers and moves each row once: rows are large, and there may be a hundred thousand of them.
+std::vector<SocketRow> in_pool_order(std::vector<Report>& reports, std::vector<SocketRow> Report::*sockets) {
+  std::vector<SocketRow*> order;
+  for (Report& report : reports)
+    for (SocketRow& row : report.*sockets) order.push_back(&row);
+  std::ranges::stable_sort(order, {}, [](const SocketRow* row) { return sort_key(*row); });
+  std::vector<SocketRow> rows;
+  rows.reserve(order.size());
+  for (SocketRow* row : order) rows.push_back(std::move(*row));
+  return rows;
+}
+
+constexpr int PoolRow::*kClientCounts[] = {&PoolRow::cl_active, &PoolRow::cl_waiting, &PoolRow::cl_active_cancel_req,
+                                           &PoolRow::cl_waiting_cancel_req};
+constexpr int PoolRow::*kServerCounts[] = {&PoolRow::sv_active, &PoolRow::sv_active_cancel, &PoolRow::sv_being_canceled,
+                                           &PoolRow::sv_idle,   &PoolRow::sv_used,          &PoolRow::sv_tested,
+                                           &PoolRow::sv_login};
+
+auto pool_key(const PoolRow& row) { return std::tuple<std::string_view, std::string_view>(row.database, row.user); }
+
+void add(PoolRow& sum, const PoolRow& part) {
+  for (auto count : kClientCounts) sum.*count += part.*count;
+  for (auto count : kServerCounts) sum.*count += part.*count;
+  sum.maxwait = std::max(sum.maxwait, part.maxwait);
+  if (sum.load_balance_hosts.empty()) sum.load_balance_hosts = part.load_balance_hosts;
+  sum.counters += part.counters;
+}
+
+std::vector<PoolRow> sum_pools(std::vector<Report>& reports) {
+  std::vector<PoolRow> parts, sums;
+  for (Report& report : reports) std::ranges::move(report.pools, std::back_inserter(parts));
+  std::ranges::stable_sort(parts, {}, pool_key);
+  for (PoolRow& part : parts) {
+    if (!sums.empty() && pool_key(sums.back()) == pool_key(part))
+      add(sums.back(), part);
+    else
+      sums.push_back(std::move(part));
+  }
+  return sums;
+}
+
+}  // namespace
+
+// Replaces everything that comes from workers; databases, users, settings and the other items of LISTS are not touched.
+void merge(Fleet& fleet, std::vector<Report>& reports) {
+  fleet.clients = in_pool_order(reports, &Report::clients);
+  fleet.servers = in_pool_order(reports, &Report::servers);
+  fleet.pools = sum_pools(reports);
+  fleet.stats = totals(fleet.pools);
+
+  Lists& lists = fleet.lists;
+  lists.pools = static_cast<int>(fleet.pools.size());
+  lists.login_clients = lists.used_clients = lists.used_servers = 0;
+  fleet.workers.clear();
+  for (Report& report : reports) {
+    lists.login_clients += report.login_clients;
+    fleet.workers.push_back(std::move(report.worker));
+  }
+  std::ranges::stable_sort(fleet.workers, {}, &WorkerRow::worker);
+  lists.used_clients = lists.login_clients;
+  for (const PoolRow& pool : fleet.pools) {
+    for (auto count : kClientCounts) lists.used_clients += pool.*count;
+    for (auto count : kServerCounts) lists.used_servers += pool.*count;
+  }
+}
+
+}  // namespace pgf::observe

@@ -1,0 +1,109 @@
+#pragma once
+// What a worker tells about itself when asked (worker/messages.h: Gather), and what the control thread adds. Plain
+// values, copied out in the worker's thread; views.cc turns them into SHOW results.
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "config/settings.h"
+
+namespace pgf::observe {
+
+struct Counters {  // per pool, since start; SHOW STATS sums them per database (admin.md)
+  std::uint64_t server_assignment_count = 0, xact_count = 0, query_count = 0, received = 0, sent = 0;
+  std::uint64_t xact_time = 0, query_time = 0, wait_time = 0;  // µs
+  std::uint64_t client_parse_count = 0, server_parse_count = 0, bind_count = 0, client_login_count = 0;
+  Counters& operator+=(const Counters& other);
+};
+
+struct SocketRow {  // SHOW CLIENTS / SHOW SERVERS
+  char type = 'C';
+  std::string user, database, replication = "none", state, addr;
+  int port = 0;
+  std::string local_addr;
+  int local_port = 0;
+  Usec connect_time = 0, request_time = 0;  // wall clock, µs since 1970
+  Usec wait = 0;
+  bool close_needed = false;
+  std::uint64_t ptr = 0, link = 0;
+  int remote_pid = 0;
+  std::string tls, application_name;
+  int prepared_statements = 0;
+  std::uint64_t id = 0;
+  int worker = 0;
+};
+
+struct PoolRow {  // one pool's part on one worker; the control thread sums over workers
+  std::string database, user;
+  int cl_active = 0, cl_waiting = 0, cl_active_cancel_req = 0, cl_waiting_cancel_req = 0;
+  int sv_active = 0, sv_active_cancel = 0, sv_being_canceled = 0, sv_idle = 0, sv_used = 0, sv_tested = 0, sv_login = 0;
+  Usec maxwait = 0;  // sum rule: the maximum
+  config::PoolMode pool_mode = config::PoolMode::session;
+  std::string load_balance_hosts;  // empty = NULL
+  Counters counters;
+};
+
+struct WorkerRow {  // SHOW WORKERS
+  int worker = 0;
+  std::string engine;
+  int clients = 0, servers_active = 0, servers_idle = 0, waiting = 0;
+  std::uint64_t transactions = 0, received = 0, sent = 0;
+  double cpu_seconds = 0, busy = 0;  // busy: share of the last second or so spent not sleeping, 0..1
+  std::uint64_t loop_turns = 0, syscalls = 0;
+  std::uint64_t clients_in = 0, clients_out = 0, servers_in = 0, servers_out = 0;  // moved
+};
+
+struct DatabaseRow {  // SHOW DATABASES; made by the control thread
+  std::string name, host, database, force_user, pool_mode, load_balance_hosts;  // empty = NULL (host, force_user, …)
+  int port = 5432, pool_size = 0, min_pool_size = 0, reserve_pool_size = 0;
+  std::int64_t server_lifetime = 0;  // seconds
+  int max_connections = 0, current_connections = 0, max_client_connections = 0, current_client_connections = 0;
+  bool paused = false, disabled = false;
+};
+
+struct UserRow {                               // SHOW USERS
+  std::string name, pool_mode;                 // empty = NULL
+  int pool_size = -1, reserve_pool_size = -1;  // -1 = unset (shown as an empty string)
+  int max_user_connections = 0, current_connections = 0, max_user_client_connections = 0,
+      current_client_connections = 0;
+};
+
+struct Lists {  // SHOW LISTS
+  int databases = 0, users = 0, peers = 0, pools = 0, peer_pools = 0, free_clients = 0, used_clients = 0,
+      login_clients = 0, free_servers = 0, used_servers = 0, dns_names = 0, dns_zones = 0, dns_queries = 0,
+      dns_pending = 0;
+};
+
+// What one worker answers; fields not asked for stay empty.
+struct Report {
+  std::vector<SocketRow> clients, servers;
+  std::vector<PoolRow> pools;
+  WorkerRow worker;
+  int login_clients = 0;
+};
+
+// Everything a view can draw from: reports of all workers merged, plus the fleet's own rows.
+struct Fleet {
+  std::vector<SocketRow> clients, servers;  // in SHOW order
+  std::vector<PoolRow> pools;               // summed, sorted by database then user
+  std::vector<WorkerRow> workers;
+  std::vector<DatabaseRow> databases;
+  std::vector<UserRow> users;
+  Lists lists;
+  std::vector<config::ShownSetting> settings;
+  struct Stats {
+    std::string database;
+    Counters total, period;  // period: growth over the last stats_period
+  };
+  std::vector<Stats> stats;  // per database, sorted
+  Usec period = kSecond;     // length of `period` above
+  bool paused = false, suspended = false;
+  std::string version;  // "PgBouncer 1.25.2" style text of SHOW VERSION
+};
+
+// Sums the workers' reports (pools by key, sockets concatenated in pool order).
+void merge(Fleet& fleet, std::vector<Report>& reports);
+
+}  // namespace pgf::observe

@@ -1,0 +1,113 @@
+#include "pool/shared.h"
+
+namespace pgf::pool {
+
+PoolShared::PoolShared(DatabaseShared& database_, UserShared& user_, int workers, std::uint32_t number_)
+    : database(database_), user(user_), number(number_), idle_(static_cast<std::size_t>(workers)) {}
+
+std::shared_ptr<const Welcome> PoolShared::welcome() const {
+  std::lock_guard lock(mutex_);
+  return welcome_;
+}
+
+void PoolShared::set_welcome(std::shared_ptr<const Welcome> welcome) {
+  std::lock_guard lock(mutex_);
+  welcome_ = std::move(welcome);
+}
+
+PoolShared::LoginError PoolShared::login_error() const {
+  std::lock_guard lock(mutex_);
+  return login_error_;
+}
+
+void PoolShared::set_login_error(LoginError error) {
+  std::lock_guard lock(mutex_);
+  login_error_ = std::move(error);
+}
+
+Permit Permit::take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared, Refused& why) {
+  Permit permit;
+  why = Refused::none;
+  if (!pool.servers.take(pool_limit)) {
+    why = Refused::pool;
+    return permit;
+  }
+  if (!pool.database.servers.take(check_shared ? policy.max_db_connections : 0)) {
+    pool.servers.put();
+    why = Refused::database;
+    return permit;
+  }
+  if (!pool.user.servers.take(check_shared ? policy.max_user_connections : 0)) {
+    pool.database.servers.put();
+    pool.servers.put();
+    why = Refused::user;
+    return permit;
+  }
+  permit.pool_ = &pool;
+  return permit;
+}
+
+void Permit::reset() {
+  if (!pool_) return;
+  pool_->user.servers.put();
+  pool_->database.servers.put();
+  pool_->servers.put();
+  pool_ = nullptr;
+}
+
+template <class T>
+static T& named(std::map<std::string, std::unique_ptr<T>>& map, const std::string& name) {
+  std::unique_ptr<T>& slot = map[name];
+  if (!slot) {
+    slot = std::make_unique<T>();
+    slot->name = name;
+  }
+  return *slot;
+}
+
+template <class Map>
+static auto values(const Map& map) {
+  std::vector<decltype(map.begin()->second.get())> all;
+  for (const auto& [key, value] : map) all.push_back(value.get());
+  return all;
+}
+
+PoolShared& Directory::pool(const std::string& database, const std::string& user) {
+  std::lock_guard lock(mutex_);
+  std::unique_ptr<PoolShared>& slot = pools_[{database, user}];
+  if (!slot)
+    slot = std::make_unique<PoolShared>(named(databases_, database), named(users_, user), workers_,
+                                        static_cast<std::uint32_t>(pools_.size()));
+  return *slot;
+}
+
+DatabaseShared& Directory::database(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  return named(databases_, name);
+}
+
+UserShared& Directory::user(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  return named(users_, name);
+}
+
+DatabaseShared* Directory::find_database(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  auto it = databases_.find(name);
+  return it == databases_.end() ? nullptr : it->second.get();
+}
+
+std::vector<PoolShared*> Directory::pools() const {
+  std::lock_guard lock(mutex_);
+  return values(pools_);
+}
+std::vector<UserShared*> Directory::users() const {
+  std::lock_guard lock(mutex_);
+  return values(users_);
+}
+std::vector<DatabaseShared*> Directory::databases() const {
+  std::lock_guard lock(mutex_);
+  return values(databases_);
+}
+
+}  // namespace pgf::pool

@@ -1,0 +1,149 @@
+#pragma once
+// What the workers share about pools: the exact budgets, who has idle servers, who waits. Everything here is touched by
+// several threads; each atomic says who writes it. Nothing here does I/O or reads a clock.
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/config.h"
+#include "wire/params.h"
+
+namespace pgf::pool {
+
+inline constexpr int kMaxWorkers = 64;
+
+// A number that must never pass its limit, whoever asks. Written by all workers.
+class Counter {
+ public:
+  bool take(int limit) {  // limit <= 0: unlimited
+    int now = value_.load(std::memory_order_relaxed);
+    do {
+      if (limit > 0 && now >= limit) return false;
+    } while (!value_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel));
+    return true;
+  }
+  void put() { value_.fetch_sub(1, std::memory_order_acq_rel); }
+  int value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int> value_{0};
+};
+
+struct UserShared {
+  std::string name;
+  Counter servers, clients;
+};
+
+struct DatabaseShared {
+  std::string name;
+  Counter servers, clients;
+  std::atomic<bool> paused{false}, disabled{false};  // console
+  std::atomic<bool> is_auto{false};
+};
+
+// What a client is told at login besides its own values, taken from the pool's first server login.
+struct Welcome {
+  std::string untracked;    // raw ParameterStatus messages
+  wire::ParamSet tracked;   // server defaults
+};
+
+// One pool: a database entry and the server user, over all workers.
+class PoolShared {
+ public:
+  PoolShared(DatabaseShared& database, UserShared& user, int workers, std::uint32_t number);
+
+  DatabaseShared& database;
+  UserShared& user;
+  const std::uint32_t number;
+  Counter servers;                        // open or opening, cancel connections included
+  std::atomic<int> usable{0};             // logged in; all workers
+  std::atomic<bool> connecting{false};    // at most one login attempt at a time; taken by the worker that launches
+  std::atomic<Usec> retry_at{0};          // no attempt before; written by the worker whose attempt failed
+  std::atomic<bool> last_failed{false};   // the last attempt failed
+  std::atomic<std::uint32_t> generation{0};  // RECONNECT and changed entries raise it: older servers are closed
+  std::atomic<std::uint32_t> host_cursor{0};
+
+  // Bit w: worker w has a client queued here that no server was promised to. Each worker writes its own bit.
+  alignas(64) std::atomic<std::uint64_t> waiting{0};
+  // The longest-waiting client of the fleet, once it has waited kOvertake: its queue time << 6 | worker; 0 = none.
+  // Raised by its worker (smaller wins), claimed by whoever sends a server.
+  alignas(64) std::atomic<std::uint64_t> starving{0};
+
+  // Number of idle servers on each worker; written by that worker only, read by all.
+  struct alignas(64) Idle {
+    std::atomic<int> count{0};
+    std::atomic<Usec> oldest{0};
+  };
+  Idle& idle(int worker) { return idle_[static_cast<std::size_t>(worker)]; }
+  int workers() const { return static_cast<int>(idle_.size()); }
+
+  // Welcome and last login error: rare, under the mutex.
+  std::shared_ptr<const Welcome> welcome() const;
+  void set_welcome(std::shared_ptr<const Welcome> welcome);
+  struct LoginError {
+    std::string sqlstate, text;
+  };
+  LoginError login_error() const;
+  void set_login_error(LoginError error);
+
+ private:
+  std::vector<Idle> idle_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Welcome> welcome_;
+  LoginError login_error_;
+};
+
+// One server connection's share of every budget. Taken before the connection is opened, given back by the destructor.
+class Permit {
+ public:
+  Permit() = default;
+  Permit(Permit&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+  Permit& operator=(Permit&& other) noexcept {
+    reset();
+    pool_ = std::exchange(other.pool_, nullptr);
+    return *this;
+  }
+  ~Permit() { reset(); }
+
+  enum class Refused { none, pool, database, user };
+  // pool_limit is what the pool may have in this case (with reserve, or 2 x for cancels); others come from the policy.
+  // check_shared false: the database's and user's limits do not apply (cancel requests) but are still counted.
+  static Permit take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared, Refused& why);
+  explicit operator bool() const { return pool_ != nullptr; }
+  void reset();
+
+ private:
+  PoolShared* pool_ = nullptr;
+};
+
+// Names to shared objects. Objects live as long as the directory, so plain references are safe everywhere.
+class Directory {
+ public:
+  explicit Directory(int workers) : workers_(workers) {}
+  PoolShared& pool(const std::string& database, const std::string& user);
+  DatabaseShared& database(const std::string& name);
+  UserShared& user(const std::string& name);
+  DatabaseShared* find_database(const std::string& name);
+  std::vector<PoolShared*> pools() const;
+  std::vector<UserShared*> users() const;
+  std::vector<DatabaseShared*> databases() const;
+
+ private:
+  template <class T>
+  using Map = std::map<std::string, std::unique_ptr<T>>;
+  int workers_;
+  mutable std::mutex mutex_;
+  Map<DatabaseShared> databases_;
+  Map<UserShared> users_;
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<PoolShared>> pools_;
+};
+
+// A foreign client may be overtaken by local ones for at most this long once it waits (design.md section 5).
+inline constexpr Usec kOvertake = 2 * kMillisecond;
+
+}  // namespace pgf::pool

@@ -1,0 +1,220 @@
+#include "session/client.h"
+
+#include <fmt/format.h>
+
+#include "net/socket.h"
+#include "session/client_login.h"
+#include "session/pool.h"
+#include "wire/rules.h"
+#include "wire/startup.h"
+#include "wire/write.h"
+
+namespace pgf::session {
+
+// While nobody takes them, a client's bytes are kept up to here; then its socket is left unread.
+static constexpr std::size_t kHoldLimit = 64 * 1024;
+static constexpr std::size_t kPreLoginLimit = 70 * 1024;  // above any legal startup or password message
+
+const char* Client::name(Phase phase) {
+  static constexpr const char* names[] = {"first",  "password", "welcome", "idle",   "waiting", "setting",
+                                          "active", "console",  "asking",  "cancel", "dead"};
+  return names[static_cast<int>(phase)];
+}
+
+Client::Client(Env& env, int fd, bool unix_socket)
+    : env_(&env),
+      id(env.shared.next_id.fetch_add(1, std::memory_order_relaxed)),
+      connect_time(env.now()),
+      request_time(env.now()),
+      is_unix(unix_socket) {
+  env.shared.clients.take(0);
+  stream = env.engine->adopt(fd, net::Kind::client, this);
+  slot = env.add_client(this);
+  stream->resume();
+}
+
+Client::~Client() { env_->shared.clients.put(); }
+
+void Client::on_bytes(net::Stream&, const net::Received& received) {
+  request_time = env_->now();
+  if (pool) pool->counters.received += received.bytes.size();
+  if (held_) {
+    hold(received.bytes);
+    consume_held();
+    return;
+  }
+  std::size_t used = consume(received);
+  if (phase_ != Phase::dead && used < received.bytes.size()) hold(received.bytes.subspan(used));
+}
+
+// Feeds bytes to the phase; a phase may end in the middle of them. Returns how many were used.
+std::size_t Client::consume(const net::Received& received) {
+  std::size_t used = 0;
+  while (used < received.bytes.size()) {
+    net::Received rest{received.bytes.subspan(used), received.buffer};
+    Phase before = phase_;
+    std::size_t n = 0;
+    switch (phase_) {
+      case Phase::first: n = consume_first(rest.bytes); break;
+      case Phase::password: n = consume_password(rest.bytes); break;
+      case Phase::idle:
+      case Phase::active: n = consume_ready(rest); break;
+      case Phase::console: n = consume_console(rest.bytes); break;
+      case Phase::cancel: n = rest.bytes.size(); break;  // nothing more is expected from it
+      case Phase::welcome:
+      case Phase::waiting:
+      case Phase::setting:
+      case Phase::asking:
+      case Phase::dead: break;
+    }
+    used += n;
+    if (phase_ == Phase::dead || (n == 0 && phase_ == before)) break;
+  }
+  return used;
+}
+
+void Client::hold(Bytes bytes) {
+  if (!held_) held_ = env_->take_buffer();
+  held_->append(as_text(bytes));
+  if ((phase_ == Phase::first || phase_ == Phase::password) && held_->size() > kPreLoginLimit)
+    return bad_header(as_bytes(*held_));
+  if (held_->size() >= kHoldLimit && !paused_ && phase_ != Phase::idle && phase_ != Phase::active) {
+    paused_ = true;
+    stream->pause();
+  }
+}
+
+void Client::consume_held() {
+  if (!held_) return;
+  std::unique_ptr<std::string> bytes = std::move(held_);
+  std::size_t used = consume({as_bytes(*bytes), nullptr});
+  if (phase_ == Phase::dead) return env_->give_buffer(std::move(bytes));
+  if (used < bytes->size()) {
+    bytes->erase(0, used);
+    held_ = std::move(bytes);
+  } else {
+    env_->give_buffer(std::move(bytes));
+  }
+  bool may_read = !held_ || held_->size() < kHoldLimit || phase_ == Phase::idle || phase_ == Phase::active;
+  bool server_full = server && server->stream && server->stream->queued() >= net::Stream::kHighMark;
+  if (paused_ && may_read && !server_full) {
+    paused_ = false;
+    stream->resume();
+  }
+}
+
+void Client::on_closed(net::Stream&, int error) {
+  if (phase_ == Phase::first || phase_ == Phase::password || phase_ == Phase::cancel) {
+    finish();  // a stranger who leaves is no news
+    return;
+  }
+  disconnect(error ? "unexpected eof" : "client unexpected eof");
+}
+
+void Client::on_drained(net::Stream&) {
+  if (server && server->stream) server->stream->arm();
+}
+
+void Client::disconnect(std::string_view reason) {
+  if (phase_ == Phase::dead) return;
+  if (env_->settings().log_disconnections)
+    log(LogLevel::log, fmt::format("closing because: {} (age={}s)", reason, (env_->now() - connect_time) / kSecond));
+  finish();
+}
+
+void Client::fatal(const Say& say, std::string_view text) { fatal(say.sqlstate, text.empty() ? say.text : text); }
+
+void Client::fatal(std::string_view sqlstate, std::string_view text) {
+  if (phase_ == Phase::dead) return;
+  std::string out;
+  wire::error(out, "FATAL", sqlstate, text);
+  // Not in the middle of a message that is being relayed: the client could not read it anyway.
+  if (!server || !server->mid_message()) stream->send(as_bytes(out));
+  if (env_->settings().log_disconnections)
+    log(LogLevel::log, fmt::format("closing because: {} (age={}s)", text, (env_->now() - connect_time) / kSecond));
+  if (env_->settings().log_pooler_errors) log(LogLevel::warning, fmt::format("pooler error: {}", text));
+  finish();
+}
+
+// The one way out of every phase.
+void Client::finish() {
+  if (phase_ == Phase::dead) return;
+  if (pool) {
+    if (phase_ == Phase::welcome || phase_ == Phase::waiting)
+      pool->leave_queue(*this);
+    else if (counted_pool)
+      pool->clients.remove(this);
+  }
+  phase_ = Phase::dead;
+  if (has_key) env_->shared.cancels.remove(cancel_key);
+  if (database) database->clients.put();
+  if (user) user->clients.put();
+  stream->close_after_flush();
+  stream = nullptr;
+  if (held_) env_->give_buffer(std::move(held_));
+  if (Server* s = std::exchange(server, nullptr)) s->client_gone(body_left_ > 0);
+  env_->bury(this);
+}
+
+void Client::bad_header(Bytes bytes) {
+  fatal("08P01", wire::bad_header_text(bytes));
+}
+
+void Client::server_lost(const Say& reason, std::string_view text) {
+  server = nullptr;
+  fatal(reason, text);
+}
+
+void Client::console_reply(std::string_view bytes, bool close) {
+  if (phase_ != Phase::asking) return;
+  stream->send(as_bytes(bytes));
+  if (close) return disconnect("shutdown");
+  phase_ = Phase::console;
+  consume_held();
+}
+
+void Client::cancel_settled(std::string_view reason) {
+  if (phase_ == Phase::cancel) disconnect(reason);
+}
+
+std::string Client::address() const {
+  if (is_unix) return "unix";
+  auto peer = stream ? net::peer_address(stream->fd()) : std::nullopt;
+  return peer ? net::format_host(*peer) : "";
+}
+
+int Client::port() const {
+  if (is_unix) return static_cast<int>(env_->settings().listen_port);
+  auto peer = stream ? net::peer_address(stream->fd()) : std::nullopt;
+  return peer ? peer->port() : 0;
+}
+
+int Client::unix_pid() const {
+  auto peer = is_unix && stream ? net::peer_credentials(stream->fd()) : std::nullopt;
+  return peer ? static_cast<int>(peer->pid) : 0;
+}
+
+std::string Client::peer_text() const {
+  if (!stream) return "?";
+  if (is_unix) return fmt::format("unix({}):{}", unix_pid(), env_->settings().listen_port);
+  auto peer = net::peer_address(stream->fd());
+  return peer ? net::format_address(*peer) : "?";
+}
+
+void Client::log(LogLevel level, std::string_view text) const {
+  if (!env_->log.enabled(level)) return;
+  std::string_view db = login_ ? std::string_view(login_->shown_database()) : database ? std::string_view(database->name) : "(nodb)";
+  std::string_view who = login_ ? std::string_view(login_->user) : user ? std::string_view(user->name) : "(nouser)";
+  if (db.empty()) db = "(nodb)";
+  if (who.empty()) who = "(nouser)";
+  env_->log(level, "C-{}: {}/{}@{} {}", fmt::ptr(this), db, who, peer_text(), text);
+}
+
+void Client::on_query_wait_notify() {
+  notified = true;
+  std::string out;
+  wire::notice(out, "No server connection available in postgres backend, client being queued");
+  stream->send(as_bytes(out));
+}
+
+}  // namespace pgf::session

@@ -1,0 +1,151 @@
+#pragma once
+// A client connection. One explicit phase at a time; enter() is the only door between phases.
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+
+#include "base/list.h"
+#include "session/env.h"
+#include "wire/owed.h"
+
+namespace pgf::session {
+
+class Client final : public net::StreamOwner, public ListNode {
+ public:
+  enum class Phase : std::uint8_t {
+    first,     // expects SSLRequest, GSSENCRequest, CancelRequest or StartupMessage
+    password,  // authentication under way
+    welcome,   // authenticated, queued until the pool knows what a server says at login
+    idle,      // logged in, no server
+    waiting,   // queued for a server
+    setting,   // linked; the server is taking over this client's parameters
+    active,    // linked; messages flow
+    console,   // talks to the admin console
+    asking,    // the console is working on a command
+    cancel,    // sent a CancelRequest: stays open until that is settled
+    dead,      // buried at the end of the turn
+  };
+  static const char* name(Phase phase);
+
+  Client(Env& env, int fd, bool unix_socket);
+  ~Client();
+
+  // From the engine.
+  void on_bytes(net::Stream& stream, const net::Received& received) override;
+  void on_closed(net::Stream& stream, int error) override;
+  void on_drained(net::Stream& stream) override;
+
+  // From the pool and the linked server.
+  void welcome_ready();                       // pool().welcome is known
+  void linked(Server* server);                // a server is ours; phase idle/waiting -> active or setting
+  void parameters_set();                      // setting -> active
+  void unlinked();                            // active -> idle, the server is on its own again
+  void server_lost(const Say& reason, std::string_view text = {});
+  void ready_for_query(char status, bool all_answered);  // statistics
+  void after_release();                       // unlinked and the server is placed: go on with what waited here
+  void server_drained();                      // the server can take more
+
+  // Ends the connection: reason goes to the log, `say` (if any) to the client first.
+  void disconnect(std::string_view reason);
+  void fatal(const Say& say, std::string_view text = {});
+  void fatal(std::string_view sqlstate, std::string_view text);
+  void cancel_in_queue();                     // a CancelRequest for a queued client
+  void console_reply(std::string_view bytes, bool close);
+  void cancel_settled(std::string_view reason);  // phase cancel: the request is done with
+
+  // For timeouts, views and control.
+  bool queued() const { return phase_ == Phase::waiting || phase_ == Phase::welcome; }
+  Usec query_clock() const { return query_start_ ? query_start_ : request_time; }
+  Usec wait_time_at(Usec now) const { return query_start_ ? now - query_start_ : 0; }
+  std::string peer_text() const;  // "HOST:PORT" as in the log
+  std::string address() const;    // without port, as in SHOW CLIENTS
+  int port() const;
+  int unix_pid() const;           // of a client on the Unix socket, else 0
+  const wire::ParamSet& params() const { return params_; }
+  std::size_t statements() const { return statements_ ? statements_->size() : 0; }
+  void log(LogLevel level, std::string_view text) const;
+  void set_phase(Phase phase) { phase_ = phase; }  // by Pool, together with list membership
+  void on_query_wait_notify();
+
+  Phase phase() const { return phase_; }
+  Env& env() { return *env_; }
+  Env* env_;
+  net::Stream* stream = nullptr;
+  Pool* pool = nullptr;
+  Server* server = nullptr;
+  pool::DatabaseShared* database = nullptr;  // counted there while set
+  pool::UserShared* user = nullptr;          // likewise; the login user
+  std::uint64_t id;
+  std::uint32_t slot = 0;
+  Usec connect_time, request_time;
+  Usec queued_at = 0;  // entered the wait queue
+  bool notified = false;
+  bool is_admin = false, is_unix = false;
+  bool counted_pool = false;  // Pool::clients includes us
+  wire::CancelKey cancel_key{};
+  bool has_key = false;
+
+ private:
+  friend class Pool;
+  struct Login;  // what only a login needs; gone afterwards
+
+  // client.cc
+  std::size_t consume(const net::Received& received);
+  void hold(Bytes bytes);
+  void consume_held();
+  void finish();
+  void bad_header(Bytes bytes);
+
+  // client_login.cc
+  std::size_t consume_first(Bytes bytes);
+  std::size_t consume_password(Bytes bytes);
+  void start_login(Bytes body, std::uint32_t code);
+  bool take_parameter(const std::string& name, const std::string& value, bool in_options);
+  bool admit_console();
+  void ask_password();
+  void check_password(Bytes body);
+  void authenticated();
+  void enter_pool();
+  void send_welcome();
+  void auth_failed(const Say& say);
+  std::expected<void, Say> count_client(const config::Config& config);
+
+  // client_ready.cc
+  std::size_t consume_ready(const net::Received& received);
+  enum class Step { plain, done, wait, stop };
+  Step rewrite(std::uint8_t type, Bytes available, std::size_t total, std::size_t& used);
+  Step parse_statement(Bytes body);
+  Step use_statement(std::string_view name, wire::StatementPtr& statement);
+  Step close_statement(std::string_view name);
+  void ensure_prepared(const wire::StatementPtr& statement, wire::Give give, std::string_view client_name);
+  bool tracking() const;
+  void begin_request();
+
+  // console in client_console.cc
+  std::size_t consume_console(Bytes bytes);
+
+  Phase phase_ = Phase::first;
+  bool paused_ = false;          // reading is paused because held_ or the server's queue is full
+  bool discarding_ = false;      // body_left_ is thrown away
+  std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
+  Usec query_start_ = 0, xact_start_ = 0;
+  std::unique_ptr<std::string> held_;
+  std::unique_ptr<Login> login_;
+  std::unique_ptr<wire::ClientStatements> statements_;
+  wire::ParamSet params_;
+
+ public:
+  Usec xact_start() const { return xact_start_; }
+  Usec query_start() const { return query_start_; }
+  std::uint32_t body_left() const { return body_left_; }
+  wire::ParamSet& mutable_params() { return params_; }
+  // A Parse that failed never was; a Close that was skipped never was.
+  void drop_statement(std::string_view name, const wire::Statement& statement);
+  void restore_statement(std::string_view name, const wire::StatementPtr& statement);
+  void forget_statements() {
+    if (statements_) statements_->clear();
+  }
+};
+
+}  // namespace pgf::session

@@ -1,0 +1,359 @@
+#include "session/client_login.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "crypto/crypto.h"
+#include "net/socket.h"
+#include "session/pool.h"
+#include "wire/read.h"
+#include "wire/startup.h"
+#include "wire/write.h"
+
+namespace pgf::session {
+
+static constexpr std::size_t kMaxUserName = 127;
+static constexpr std::size_t kMaxDatabaseName = 63;
+static constexpr std::uint32_t kMaxPassword = 65535;
+
+std::size_t Client::consume_first(Bytes bytes) {
+  wire::First first = wire::first_packet(bytes);
+  using Kind = wire::FirstKind;
+  switch (first.kind) {
+    case Kind::need_more:
+      return 0;
+    case Kind::ssl_request:
+    case Kind::gss_request:
+      // Whatever came in the same breath was sent before the client could know our answer: an attacker's bytes
+      // (CVE-2021-3935), or a client that must not be trusted.
+      if (bytes.size() > first.size) {
+        fatal(first.kind == Kind::ssl_request ? say::ssl_injection : say::gss_injection);
+        return bytes.size();
+      }
+      stream->send(as_bytes("N"));
+      return first.size;
+    case Kind::cancel: {
+      if (first.body.size() != 8) {
+        disconnect("bad cancel request");
+        return bytes.size();
+      }
+      wire::CancelKey key;
+      std::copy(first.body.begin(), first.body.end(), key.begin());
+      phase_ = Phase::cancel;
+      env_->cancel(key, {env_->worker, slot, id});
+      return first.size;
+    }
+    case Kind::old_v2:
+      fatal(say::old_protocol);
+      return bytes.size();
+    case Kind::tls_hello:
+    case Kind::bad:
+      bad_header(bytes);
+      return bytes.size();
+    case Kind::startup: {
+      std::size_t size = first.size;
+      start_login(first.body, first.code);
+      return size;
+    }
+  }
+  return 0;
+}
+
+bool Client::take_parameter(const std::string& name, const std::string& value, bool in_options) {
+  int index = env_->shared.names.find(name);
+  if (index >= 0) {
+    params_.set(index, value);
+    return true;
+  }
+  const std::string& ignore = env_->settings().ignore_startup_parameters;
+  if (config::in_list(ignore, name) || (in_options && config::in_list(ignore, "options"))) return true;
+  std::string text = in_options ? fmt::format("unsupported startup parameter in options: {}", name)
+                                : fmt::format("unsupported startup parameter: {}", name);
+  log(LogLevel::warning, fmt::format("{}={}", text, value));
+  fatal("08P01", text);
+  return false;
+}
+
+// Steps 2 to 12 of behaviour.md section 3.
+void Client::start_login(Bytes body, std::uint32_t code) {
+  auto parsed = wire::parse_startup(body, code);
+  if (!parsed) return fatal("08P01", parsed.error());
+  params_ = wire::ParamSet(env_->shared.names.size());
+  login_ = std::make_unique<Login>();
+  login_->minor = parsed->minor;
+  login_->pq_options = std::move(parsed->pq_options);
+  for (auto& [name, value] : parsed->params) {
+    if (name == "user") {
+      login_->user = value;
+    } else if (name == "database") {
+      login_->database = value;
+    } else if (name == "replication") {
+      if (value == "database" || value == "true" || value == "on" || value == "yes" || value == "1")
+        return fatal(say::replication);
+    } else if (name == "options") {
+      auto options = wire::parse_options(value);
+      if (!options) return fatal("08P01", options.error());
+      for (auto& [k, v] : *options)
+        if (!take_parameter(k, v, true)) return;
+    } else if (!take_parameter(name, value, false)) {
+      return;
+    }
+  }
+  if (login_->user.empty()) return fatal(say::no_user);
+  if (login_->database.empty()) login_->database = login_->user;
+  login_->console = login_->database == "pgbouncer";
+
+  if (!login_->console && env_->shared.clients.value() > env_->settings().max_client_conn)
+    return fatal(say::max_clients);
+  if (login_->minor > 0 || !login_->pq_options.empty()) {
+    std::string out;
+    wire::negotiate_protocol_version(out, 0x00030000, login_->pq_options);
+    stream->send(as_bytes(out));
+  }
+  if (login_->user.size() > kMaxUserName) return fatal(say::user_too_long);
+
+  const config::Config& config = *env_->config;
+  if (!login_->console && login_->database.size() <= kMaxDatabaseName)
+    login_->entry = config::find_database(config, login_->database);
+  login_->database_known = login_->console || login_->entry.has_value();
+
+  if (login_->console && admit_console()) return;
+  if (phase_ == Phase::dead) return;
+
+  auto stored = config.passwords.find(login_->user);
+  login_->user_known = stored != config.passwords.end();
+  if (login_->user_known) login_->stored = stored->second;
+  login_->secret = auth::parse_secret(login_->stored);
+
+  if (auto counted = count_client(config); !counted) return fatal(counted.error());
+
+  if (env_->settings().log_connections)
+    log(LogLevel::log, fmt::format("login attempt: db={} user={} tls=no replication=no", login_->database, login_->user));
+  if (login_->console && env_->settings().auth_type != config::AuthType::any &&
+      !config::in_list(env_->settings().admin_users, login_->user) &&
+      !config::in_list(env_->settings().stats_users, login_->user))
+    return fatal(say::not_allowed);
+  ask_password();
+}
+
+// Takes this client's place in the limits of its database and user: the count first, then the comparison.
+std::expected<void, Say> Client::count_client(const config::Config& config) {
+  const config::Settings& s = config.settings;
+  bool exempt = login_->console && config::in_list(s.admin_users, login_->user);
+  if (login_->entry) {
+    pool::DatabaseShared& shared = env_->shared.directory.database(login_->database);
+    int limit = login_->entry->max_db_client_connections.value_or(static_cast<int>(s.max_db_client_connections));
+    if (!shared.clients.take(exempt ? 0 : limit)) return std::unexpected(say::max_db_clients);
+    database = &shared;
+  }
+  if (login_->user_known) {
+    auto own = config.users.find(login_->user);
+    int limit = static_cast<int>(s.max_user_client_connections);
+    if (own != config.users.end()) limit = own->second.max_user_client_connections.value_or(limit);
+    pool::UserShared& shared = env_->shared.directory.user(login_->user);
+    if (!shared.clients.take(exempt ? 0 : limit)) return std::unexpected(say::max_user_clients);
+    user = &shared;
+  }
+  return {};
+}
+
+// The console lets its own operating-system user in without a password, over the Unix socket, as user pgbouncer.
+bool Client::admit_console() {
+  auto peer = is_unix ? net::peer_credentials(stream->fd()) : std::nullopt;
+  if (login_->user == "pgbouncer" && peer && peer->uid == geteuid()) {
+    log(LogLevel::log, "pgbouncer access from unix socket");
+    is_admin = true;
+    authenticated();
+    return true;
+  }
+  if (env_->settings().auth_type == config::AuthType::any) {
+    is_admin = config::in_list(env_->settings().admin_users, login_->user);
+    authenticated();
+    return true;
+  }
+  return false;
+}
+
+void Client::ask_password() {
+  const config::Settings& s = env_->settings();
+  std::string out;
+  login_->method = s.auth_type;
+  switch (s.auth_type) {
+    case config::AuthType::any:
+      if (!login_->entry) break;  // told below: no such database
+      if (!login_->entry->user) return fatal(say::config_error);
+      return authenticated();
+    case config::AuthType::trust:
+      if (!login_->user_known) return auth_failed(say::bad_trust);
+      return authenticated();
+    case config::AuthType::plain:
+      wire::auth_cleartext(out);
+      break;
+    case config::AuthType::md5:
+      if (login_->secret.kind != auth::Secret::Kind::scram) {
+        crypto::random_bytes(login_->salt);
+        wire::auth_md5(out, login_->salt);
+        break;
+      }
+      login_->method = config::AuthType::scram_sha_256;
+      [[fallthrough]];
+    case config::AuthType::scram_sha_256: {
+      wire::auth_sasl(out);
+      int iterations = static_cast<int>(s.scram_iterations);
+      using Kind = auth::Secret::Kind;
+      if (login_->user_known && login_->secret.kind == Kind::scram) {
+        login_->genuine_scram_secret = true;
+        login_->scram.emplace(login_->secret.scram, true);
+      } else if (login_->user_known && login_->secret.kind == Kind::plain) {
+        login_->scram.emplace(env_->shared.credentials.verifier(login_->user, login_->stored, iterations), true);
+      } else {
+        login_->scram.emplace(auth::mock_scram(login_->user, iterations, env_->shared.credentials.process_key), false);
+      }
+      break;
+    }
+    default:
+      return fatal(say::config_error);
+  }
+  if (out.empty()) return authenticated();
+  stream->send(as_bytes(out));
+  phase_ = Phase::password;
+}
+
+std::size_t Client::consume_password(Bytes bytes) {
+  if (bytes.size() < 5) return 0;
+  std::uint32_t length = load_be32(bytes.data() + 1);
+  if (bytes[0] != 'p' || length < 4 || length > kMaxPassword + 64) {
+    bad_header(bytes);
+    return bytes.size();
+  }
+  std::size_t total = 1 + std::size_t{length};
+  if (bytes.size() < total) return 0;
+  check_password(bytes.subspan(5, length - 4));
+  return total;
+}
+
+void Client::check_password(Bytes body) {
+  if (login_->method == config::AuthType::scram_sha_256) {
+    auto answer = login_->scram_first_done ? login_->scram->final(body) : login_->scram->first(body);
+    if (!answer) {
+      if (answer.error() != say::bad_sasl.text) log(LogLevel::warning, answer.error());
+      return auth_failed(say::bad_sasl);
+    }
+    std::string out;
+    if (!login_->scram_first_done) {
+      login_->scram_first_done = true;
+      wire::auth_sasl_continue(out, *answer);
+      stream->send(as_bytes(out));
+      return;
+    }
+    if (login_->genuine_scram_secret)
+      env_->shared.credentials.keep_keys(login_->user, login_->stored, login_->scram->keys());
+    wire::auth_sasl_final(out, *answer);
+    stream->send(as_bytes(out));
+    return authenticated();
+  }
+
+  auto password = wire::read_password(body);
+  if (!password) return fatal("08P01", "bad password message");
+  if (password->empty()) return auth_failed(say::empty_password);
+  bool good = false;
+  if (login_->method == config::AuthType::plain)
+    good = login_->user_known && auth::check_plain(login_->secret, login_->user, *password);
+  else
+    good = login_->user_known && auth::check_md5(login_->secret, login_->user, login_->salt, *password);
+  if (!good) return auth_failed(say::bad_password);
+  authenticated();
+}
+
+void Client::auth_failed(const Say& say) {
+  log(LogLevel::log, fmt::format("login failed: db={} user={}", login_->database, login_->user));
+  fatal(say);
+}
+
+void Client::authenticated() {
+  if (login_->console) {
+    if (!is_admin) is_admin = config::in_list(env_->settings().admin_users, login_->user);
+    return enter_pool();
+  }
+  if (!login_->entry) {
+    log(LogLevel::log, fmt::format("login failed: db={} user={}", login_->database, login_->user));
+    return fatal("3D000", fmt::format("no such database: {}", login_->database));
+  }
+  if (database->disabled.load(std::memory_order_relaxed))
+    return fatal("57P03", fmt::format("database \"{}\" is disabled", login_->database));
+  if (env_->shared.shutdown.load(std::memory_order_relaxed) != 0) return fatal(say::shutting_down);
+  enter_pool();
+}
+
+void Client::enter_pool() {
+  do {  // the key is random: a clash is a matter of 2^-63, and then of a second try
+    std::array<std::uint8_t, 8> random;
+    crypto::random_bytes(random);
+    cancel_key = wire::make_cancel_key(random, static_cast<int>(env_->settings().peer_id));
+  } while (!env_->shared.cancels.add(cancel_key, {env_->worker, slot, id}));
+  has_key = true;
+
+  if (login_->console) {
+    pool::PoolShared& shared = env_->shared.directory.pool("pgbouncer", "pgbouncer");
+    pool = &env_->pool(shared);
+    ++pool->counters.logins;
+    phase_ = Phase::console;
+    if (!database) (database = &shared.database)->clients.take(0);
+    if (!user) (user = &env_->shared.directory.user(login_->user))->clients.take(0);
+    pool->clients.push_back(this);
+    counted_pool = true;
+    std::string out;
+    wire::auth_ok(out);
+    wire::parameter_status(out, "server_version", "1.25.2/bouncer");
+    wire::parameter_status(out, "client_encoding", "UTF8");
+    wire::parameter_status(out, "server_encoding", "UTF8");
+    wire::parameter_status(out, "DateStyle", "ISO");
+    wire::parameter_status(out, "TimeZone", "GMT");
+    wire::parameter_status(out, "standard_conforming_strings", "on");
+    wire::parameter_status(out, "is_superuser", "on");
+    wire::backend_key_data(out, cancel_key);
+    wire::ready_for_query(out, 'I');
+    stream->send(as_bytes(out));
+    login_.reset();
+    return;
+  }
+
+  const std::string& server_user = login_->entry->user ? *login_->entry->user : login_->user;
+  if (login_->entry->is_auto && !database->is_auto.exchange(true))
+    log(LogLevel::log, fmt::format("registered new auto-database: {}", login_->database));
+  pool = &env_->pool(env_->shared.directory.pool(login_->database, server_user));
+  if (!user) (user = &env_->shared.directory.user(login_->user))->clients.take(0);
+  ++pool->counters.logins;
+  if (env_->settings().application_name_add_host) {
+    int index = env_->shared.names.find("application_name");
+    std::string given = params_.get(index) ? *params_.get(index) : "app";
+    params_.set(index, fmt::format("{} - {}", given, peer_text()));
+  }
+  if (pool->welcome()) {
+    pool->clients.push_back(this);
+    counted_pool = true;
+    return send_welcome();
+  }
+  pool->queue_for_welcome(*this);
+}
+
+void Client::welcome_ready() { send_welcome(); }
+
+void Client::send_welcome() {
+  const pool::Welcome& w = *pool->welcome();
+  std::string& out = env_->scratch;
+  out.clear();
+  wire::auth_ok(out);
+  out += w.untracked;
+  params_.fill_from(w.tracked);
+  for (int i = 0; i < params_.size(); ++i)
+    if (params_.get(i)) wire::parameter_status(out, env_->shared.names.name(i), *params_.get(i));
+  wire::backend_key_data(out, cancel_key);
+  if (!env_->settings().login_notify_message.empty()) wire::notice(out, env_->settings().login_notify_message);
+  wire::ready_for_query(out, 'I');
+  stream->send(as_bytes(out));
+  login_.reset();
+  phase_ = Phase::idle;
+}
+
+}  // namespace pgf::session

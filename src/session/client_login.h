@@ -1,0 +1,25 @@
+#pragma once
+#include "session/client.h"
+
+namespace pgf::session {
+
+// State that only a login needs.
+struct Client::Login {
+  std::string user, database;
+  bool started = false, database_known = false, console = false;
+  std::optional<config::Database> entry;
+  std::string stored;       // the user's secret as written; empty if none
+  bool user_known = false;
+  auth::Secret secret;
+  config::AuthType method = config::AuthType::md5;  // what was asked of the client
+  std::array<std::uint8_t, 4> salt{};
+  std::optional<auth::ScramServer> scram;
+  bool scram_first_done = false;
+  bool genuine_scram_secret = false;  // stored as a SCRAM secret: its keys may be passed through
+  std::vector<std::string> pq_options;
+  std::uint16_t minor = 0;
+  // For mock logins the log does not show which database was asked for.
+  std::string_view shown_database() const { return database_known ? std::string_view(database) : std::string_view(); }
+};
+
+}  // namespace pgf::session

@@ -1,0 +1,332 @@
+// HOT PATH: from a client's bytes to its server's send queue. Only headers are looked at; runs of whole messages go out
+// as one span; bodies of any size pass by count. Named statements are rewritten (behaviour.md section 9).
+#include <fmt/format.h>
+
+#include "session/client.h"
+#include "session/pool.h"
+#include "session/server.h"
+#include "wire/read.h"
+#include "wire/rules.h"
+#include "wire/write.h"
+
+namespace pgf::session {
+
+using wire::Ask;
+using wire::Give;
+
+// A first message up to this size takes no server before it is complete: half a query must not hold a connection.
+static constexpr std::size_t kCompleteFirst = 16 * 1024;
+// Names at the head of Bind, Describe and Close have to arrive within this many bytes.
+static constexpr std::size_t kHeadLimit = 1024 * 1024;
+
+bool Client::tracking() const {
+  return env_->settings().max_prepared_statements > 0 && pool->policy().pool_mode != config::PoolMode::session;
+}
+
+void Client::begin_request() {
+  if (query_start_) return;
+  query_start_ = env_->now();
+  ++pool->counters.queries;
+  if (xact_start_) return;
+  xact_start_ = query_start_;
+  ++pool->counters.xacts;
+}
+
+std::size_t Client::consume_ready(const net::Received& received) {
+  const std::uint8_t* bytes = received.bytes.data();
+  const std::size_t size = received.bytes.size();
+  std::size_t at = 0, run = 0;  // [run, at) is to be forwarded
+  auto flush = [&] {
+    if (at > run) server->stream->forward(received, received.bytes.subspan(run, at - run));
+    run = at;
+  };
+
+  while (at < size) {
+    if (body_left_) {
+      std::size_t n = std::min<std::size_t>(body_left_, size - at);
+      if (discarding_) {
+        if (server) flush();
+        run = at + n;
+      }
+      at += n;
+      body_left_ -= static_cast<std::uint32_t>(n);
+      if (!body_left_) discarding_ = false;
+      continue;
+    }
+    if (size - at < 5) break;
+    const std::uint8_t type = bytes[at];
+    const std::uint32_t length = load_be32(bytes + at + 1);
+    if (length < 4 || length > env_->settings().max_packet_size || length > 0x7fffffff) {
+      if (server) flush();
+      bad_header(received.bytes.subspan(at));
+      return size;
+    }
+    if (wire::kFromClient[type] == wire::Rule::reject) {
+      if (server) flush();
+      fatal(say::unknown_message);
+      return size;
+    }
+    const std::size_t total = 1 + std::size_t{length}, there = size - at;
+    if (type == 'X') {
+      if (server) flush();
+      disconnect("client close request");
+      return size;
+    }
+    if (type == 'Q' && env_->settings().disable_pqexec) {
+      fatal(say::no_pqexec);
+      return size;
+    }
+
+    if (!server) {
+      if (type == 'd' || type == 'c' || type == 'f') {  // the rest of a COPY that failed: nobody wants it any more
+        body_left_ = length - 4;
+        discarding_ = body_left_ > 0;
+        at += 5;
+        run = at;
+        continue;
+      }
+      if (there < total && total <= kCompleteFirst) break;
+      begin_request();
+      if (!pool->take(*this) || phase_ != Phase::active) return at;
+    } else {
+      begin_request();
+    }
+
+    switch (type) {
+      case 'Q': server->owed().push(Ask::query); break;
+      case 'F': server->owed().push(Ask::function_call); break;
+      case 'S': server->owed().push(Ask::sync); break;
+      case 'E': server->owed().push(Ask::execute); break;
+      case 'c':
+      case 'f':
+        if (server->copying()) server->owed().push(Ask::copy_end);
+        break;
+      case 'P':
+      case 'B':
+      case 'D':
+      case 'C': {
+        if (tracking()) {
+          std::size_t used = 0;
+          Bytes message = received.bytes.subspan(at, std::min(there, total));
+          flush();  // what rewrite() writes itself comes behind
+          Step step = rewrite(type, message, total, used);
+          if (step == Step::stop) return size;
+          if (step == Step::wait) return at;
+          if (step == Step::done) {  // head replaced; the rest of the message (if any) passes by count
+            body_left_ = static_cast<std::uint32_t>(total - used);
+            at += used;
+            run = at;
+            continue;
+          }
+        }
+        server->owed().push(type == 'P' ? Ask::parse : type == 'B' ? Ask::bind : type == 'D' ? Ask::describe : Ask::close);
+        break;
+      }
+      default: break;  // d, H
+    }
+    std::size_t n = std::min(there, total);
+    at += n;
+    body_left_ = static_cast<std::uint32_t>(total - n);
+  }
+
+  if (!server) return at;
+  flush();
+  if (server->stream->queued() >= net::Stream::kHighMark && !paused_) {
+    paused_ = true;
+    stream->pause();
+    server->stream->want_drained();
+  }
+  server->maybe_release();
+  return at;
+}
+
+void Client::server_drained() {
+  if (!paused_) return;
+  paused_ = false;
+  if (held_)
+    consume_held();
+  if (phase_ != Phase::dead && !paused_) stream->resume();
+}
+
+void Client::ready_for_query(char status, bool all_answered) {
+  if (!all_answered) {
+    ++pool->counters.queries;  // the next of a pipelined row begins
+    return;
+  }
+  Usec now = env_->now();
+  if (query_start_) pool->counters.query_time += static_cast<std::uint64_t>(now - query_start_);
+  query_start_ = 0;
+  if (status == 'I') {
+    if (xact_start_) pool->counters.xact_time += static_cast<std::uint64_t>(now - xact_start_);
+    xact_start_ = 0;
+  }
+}
+
+// Parse, Bind, Describe, Close. `message` is what has arrived of it. done: `used` bytes are dealt with, the server got
+// what it needs, the rest of the message is forwarded as it is. plain: forward untouched.
+Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total, std::size_t& used) {
+  const bool complete = message.size() == total;
+  Bytes body = message.subspan(5);
+  if (type == 'P') {
+    if (!body.empty() && body[0] == 0) return Step::plain;  // unnamed
+    if (!complete) return Step::wait;
+    used = total;
+    return parse_statement(body);
+  }
+  if (type == 'B') {
+    auto bind = wire::read_bind(body);
+    if (!bind) {
+      if (!complete && message.size() < kHeadLimit) return Step::wait;
+      return fatal(say::broken_bind), Step::stop;
+    }
+    if (bind->name.empty()) return Step::plain;
+    wire::StatementPtr statement;
+    if (Step s = use_statement(bind->name, statement); s != Step::done) return s;
+    ++pool->counters.binds;
+    std::size_t head = 5 + bind->portal.size() + 1 + bind->name.size() + 1;
+    std::uint64_t length = total - 1 + statement->server_name.size() - bind->name.size();
+    if (length > 0x7fffffff) return fatal("54000", "Bind packet too large"), Step::stop;
+    std::string& out = env_->scratch;
+    out.clear();
+    out += 'B';
+    out.resize(5);
+    store_be32(reinterpret_cast<std::uint8_t*>(out.data()) + 1, static_cast<std::uint32_t>(length));
+    out.append(bind->portal).append(1, '\0').append(statement->server_name).append(1, '\0');
+    server->stream->send(as_bytes(out));
+    server->owed().push(Ask::bind);
+    used = head;
+    return Step::done;
+  }
+
+  if (!complete) return message.size() < kHeadLimit ? Step::wait : (fatal(say::broken_describe), Step::stop);
+  auto ref = wire::read_describe_or_close(body);
+  if (!ref || (ref->kind != 'S' && ref->kind != 'P'))
+    return fatal(type == 'D' ? say::broken_describe : say::broken_close), Step::stop;
+  if (ref->kind == 'P' || ref->name.empty()) return Step::plain;
+  used = total;
+  if (type == 'C') return close_statement(ref->name);
+  wire::StatementPtr statement;
+  if (Step s = use_statement(ref->name, statement); s != Step::done) return s;
+  std::string& out = env_->scratch;
+  out.clear();
+  out += 'D';
+  out.resize(5);
+  store_be32(reinterpret_cast<std::uint8_t*>(out.data()) + 1,
+             static_cast<std::uint32_t>(4 + 1 + statement->server_name.size() + 1));
+  out.append(1, 'S').append(statement->server_name).append(1, '\0');
+  server->stream->send(as_bytes(out));
+  server->owed().push(Ask::describe);
+  return Step::done;
+}
+
+Client::Step Client::parse_statement(Bytes body) {
+  auto parse = wire::read_parse(body);
+  if (!parse || !wire::valid_parse_tail(parse->rest)) return fatal(say::broken_parse), Step::stop;
+  if (!statements_) statements_ = std::make_unique<wire::ClientStatements>();
+  wire::StatementPtr statement = env_->shared.statements.intern(as_text(parse->rest));
+  if (!statements_->add(parse->name, statement)) {
+    log(LogLevel::warning, fmt::format("prepared statement '{}' was already prepared", parse->name));
+    return fatal(say::statement_in_use), Step::stop;
+  }
+  ++pool->counters.client_parses;
+  if (server->statements().has(*statement)) {
+    server->owed().push(Ask::parse, Give::fake, statement, parse->name);
+    server->emit_fakes();
+  } else {
+    ensure_prepared(statement, Give::forward, parse->name);
+  }
+  return Step::done;
+}
+
+// Finds the client's statement and sees to it that the linked server has it.
+Client::Step Client::use_statement(std::string_view name, wire::StatementPtr& statement) {
+  if (statements_) statement = statements_->find(name);
+  if (!statement) {
+    log(LogLevel::warning, fmt::format("prepared statement '{}' not found", name));
+    return fatal(say::statement_unknown), Step::stop;
+  }
+  if (server->statements().has(*statement))
+    server->statements().touch(*statement);
+  else
+    ensure_prepared(statement, Give::skip, {});
+  return Step::done;
+}
+
+void Client::ensure_prepared(const wire::StatementPtr& statement, Give give, std::string_view client_name) {
+  std::string& out = env_->scratch;
+  out.clear();
+  server->statements().add(statement);
+  std::size_t limit = static_cast<std::size_t>(env_->settings().max_prepared_statements);
+  while (wire::StatementPtr victim = server->statements().evict(limit)) {
+    wire::close_statement(out, victim->server_name);
+    server->owed().push(Ask::close, Give::skip, victim);
+  }
+  wire::parse(out, statement->server_name, statement->tail);
+  server->owed().push(Ask::parse, give, statement, client_name);
+  ++pool->counters.server_parses;
+  server->stream->send(as_bytes(out));
+}
+
+Client::Step Client::close_statement(std::string_view name) {
+  wire::StatementPtr statement = statements_ ? statements_->find(name) : nullptr;
+  if (statement) statements_->remove(name);
+  server->owed().push(Ask::close, Give::fake, std::move(statement), name);
+  server->emit_fakes();
+  return Step::done;
+}
+
+void Client::parameters_set() {
+  phase_ = Phase::active;
+  consume_held();
+}
+
+void Client::unlinked() {
+  server = nullptr;
+  phase_ = Phase::idle;
+}
+
+void Client::after_release() {
+  if (phase_ != Phase::idle || !paused_) return;
+  paused_ = false;
+  if (held_) consume_held();
+  if (phase_ != Phase::dead && !paused_) stream->resume();
+}
+
+// The client waits for a server and somebody cancels it: it gets what PostgreSQL would say, its request (all up to the
+// point where PostgreSQL would answer with ReadyForQuery) is dropped, its place in the queue is free.
+void Client::cancel_in_queue() {
+  if (phase_ != Phase::waiting || !held_) return;
+  Bytes bytes = as_bytes(*held_);
+  std::size_t at = 0;
+  bool answered = false;
+  while (bytes.size() - at >= 5 && !answered) {
+    std::size_t total = 1 + std::size_t{load_be32(bytes.data() + at + 1)};
+    if (bytes.size() - at < total) return;  // not all here yet: the query has not begun, and will run
+    std::uint8_t type = bytes[at];
+    answered = type == 'Q' || type == 'S' || type == 'F';
+    at += total;
+  }
+  if (!answered) return;
+  held_->erase(0, at);
+  pool->leave_queue(*this);
+  pool->clients.push_back(this);
+  phase_ = Phase::idle;
+  query_start_ = xact_start_ = 0;
+  std::string out;
+  wire::error(out, "ERROR", say::cancelled_in_queue.sqlstate, say::cancelled_in_queue.text);
+  wire::ready_for_query(out, 'I');
+  stream->send(as_bytes(out));
+  consume_held();
+}
+
+void Client::drop_statement(std::string_view name, const wire::Statement& statement) {
+  if (!statements_) return;
+  wire::StatementPtr mine = statements_->find(name);
+  if (mine && mine->id == statement.id) statements_->remove(name);
+}
+
+void Client::restore_statement(std::string_view name, const wire::StatementPtr& statement) {
+  if (statements_) statements_->add(name, statement);
+}
+
+}  // namespace pgf::session

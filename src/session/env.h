@@ -1,0 +1,142 @@
+#pragma once
+// What sessions ask of those above them. A worker implements it; sessions of one worker share one Env and run in its
+// thread only.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "auth/exchange.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "config/config.h"
+#include "net/engine.h"
+#include "pool/shared.h"
+#include "wire/cancel_key.h"
+#include "wire/params.h"
+#include "wire/prepared.h"
+
+namespace pgf::net {
+class Resolver;
+}
+
+namespace pgf::session {
+
+class Client;
+class Server;
+class Pool;
+class CancelLink;
+
+// Names one client of one worker from anywhere; a stale one finds nothing.
+struct ClientHandle {
+  int worker = -1;
+  std::uint32_t slot = 0;
+  std::uint64_t id = 0;
+};
+
+// Cancel keys of all clients of the program. Any worker; a mutex per shard, taken at login, logout and cancel only.
+class CancelRegistry {
+ public:
+  bool add(const wire::CancelKey& key, ClientHandle client);  // false: the key exists already, take another
+  void remove(const wire::CancelKey& key);
+  ClientHandle find(const wire::CancelKey& key) const;        // worker -1 = no such key
+
+ private:
+  static std::uint64_t number(const wire::CancelKey& key);
+  struct Shard {
+    mutable std::mutex mutex;
+    std::unordered_map<std::uint64_t, ClientHandle> map;
+  };
+  std::array<Shard, 16> shards_;
+};
+
+// Secrets worth remembering: SCRAM verifiers derived from plain passwords (dear to compute) and the keys that a
+// client's SCRAM login leaves for the login to the server. Any worker.
+class Credentials {
+ public:
+  auth::ScramSecret verifier(const std::string& user, const std::string& password, int iterations);
+  void keep_keys(const std::string& user, const std::string& stored_secret, const auth::ScramKeys& keys);
+  std::optional<auth::ScramKeys> keys(const std::string& user, const std::string& stored_secret) const;
+  std::array<std::uint8_t, 32> process_key{};  // for mock logins; set once at start
+
+ private:
+  struct Verifier {
+    std::string password;
+    int iterations;
+    auth::ScramSecret secret;
+  };
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, Verifier> verifiers_;
+  std::unordered_map<std::string, std::pair<std::string, auth::ScramKeys>> keys_;
+};
+
+// The program's shared state as sessions see it.
+struct Shared {
+  Shared(int workers_, std::string_view track_extra) : workers(workers_), directory(workers_), names(track_extra) {}
+
+  const int workers;
+  pool::Directory directory;
+  const wire::ParamNames names;
+  wire::StatementTable statements;
+  CancelRegistry cancels;
+  Credentials credentials;
+  pool::Counter clients;                     // every client socket; all workers
+  std::atomic<std::uint64_t> next_id{1};     // clients and servers, in creation order; all workers
+  std::atomic<bool> paused{false};           // PAUSE; control thread writes
+  std::atomic<bool> suspended{false};        // SUSPEND; control thread writes
+  std::atomic<int> shutdown{0};              // 0 no, 1 waiting for servers, 2 waiting for clients; control thread writes
+};
+
+class Env {
+ public:
+  Env(Shared& shared_, Log& log_, int worker_) : shared(shared_), log(log_), worker(worker_) {}
+
+  Shared& shared;
+  Log& log;
+  const int worker;
+  net::Engine* engine = nullptr;
+  net::Resolver* resolver = nullptr;
+  std::shared_ptr<const config::Config> config;
+
+  const config::Settings& settings() const { return config->settings; }
+  Usec now() const { return engine->now(); }
+  bool alone() const { return shared.workers == 1; }
+
+  // Buffers for bytes that have to wait; kept for the next user. Worker-local.
+  std::unique_ptr<std::string> take_buffer();
+  void give_buffer(std::unique_ptr<std::string> buffer);
+  std::string scratch;  // for messages being built; cleared by its user
+
+  // Objects live until the end of the turn in which they were buried, so that no caller up the stack loses them.
+  virtual void bury(Client* client) = 0;
+  virtual void bury(Server* server) = 0;
+  virtual void bury(CancelLink* link) = 0;
+  virtual std::uint32_t add_client(Client* client) = 0;
+
+  virtual Pool& pool(pool::PoolShared& shared) = 0;
+
+  // To other workers.
+  virtual void ship(Server* server, int fd, int to) = 0;                        // detached server with its socket
+  virtual void ask_for_server(pool::PoolShared& pool, int from_worker, int count) = 0;
+  virtual void poke(pool::PoolShared& pool) = 0;          // all workers with waiters of the pool look again
+  virtual void poke_after_close(pool::PoolShared& pool) = 0;  // a permit came back: pools sharing a limit look again
+  virtual void evict_idle(pool::PoolShared& wanted, bool by_user) = 0;  // close an idle server of a sibling pool
+  virtual void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) = 0;
+  virtual void cancel(const wire::CancelKey& key, ClientHandle requester) = 0;
+  virtual void cancel_done(ClientHandle requester) = 0;
+  virtual void resolve(std::string host, Server* server) = 0;
+  // To the control thread.
+  virtual void console(Client& client, std::string command) = 0;
+
+ protected:
+  ~Env() = default;
+
+ private:
+  std::vector<std::unique_ptr<std::string>> buffers_;
+};
+
+}  // namespace pgf::session

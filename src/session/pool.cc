@@ -1,0 +1,518 @@
+#include "session/pool.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "session/cancel.h"
+
+namespace pgf::session {
+
+// A server idle for longer than this is looked at before it is used: one system call, rare under load.
+static constexpr Usec kPeekAge = 5 * kMillisecond;
+// A server idle for longer than this has its socket watched, so that its death is noticed at once.
+static constexpr Usec kWatchAge = 300 * kMillisecond;
+
+Pool::Pool(Env& env_, pool::PoolShared& shared_) : env(env_), shared(shared_) { configure(); }
+
+void Pool::configure() {
+  const config::Config& c = *env.config;
+  if (shared.database.name == "pgbouncer") {
+    entry_.name = "pgbouncer";
+    policy_ = config::resolve(c, entry_, shared.user.name);
+    policy_.pool_mode = config::PoolMode::statement;
+    policy_.pool_size = 2;
+    return;
+  }
+  auto entry = config::find_database(c, shared.database.name);
+  removed_ = !entry;
+  if (entry) entry_ = std::move(*entry);
+  policy_ = config::resolve(c, entry_, shared.user.name);
+}
+
+bool Pool::paused() const {
+  return env.shared.paused.load(std::memory_order_relaxed) || shared.database.paused.load(std::memory_order_relaxed) ||
+         env.shared.suspended.load(std::memory_order_relaxed);
+}
+
+// ---- lists ----
+
+void Pool::list(Server& server, Server::Phase phase) {
+  server.set_phase(phase);
+  using P = Server::Phase;
+  switch (phase) {
+    case P::resolving:
+    case P::connecting:
+    case P::login:
+    case P::connect_query: login.push_back(&server); break;
+    case P::idle: idle.push_front(&server); break;
+    case P::setting:
+    case P::active: active.push_back(&server); break;
+    case P::resetting:
+    case P::checking: tested.push_back(&server); break;
+    case P::being_canceled: held_back.push_back(&server); break;
+    case P::moving: moving.push_back(&server); break;
+    case P::dead: break;
+  }
+}
+
+void Pool::unlist(Server& server) {
+  if (!server.prev) return;
+  using P = Server::Phase;
+  switch (server.phase()) {
+    case P::resolving:
+    case P::connecting:
+    case P::login:
+    case P::connect_query: login.remove(&server); break;
+    case P::idle:
+      idle.remove(&server);
+      publish_idle();
+      break;
+    case P::setting:
+    case P::active: active.remove(&server); break;
+    case P::resetting:
+    case P::checking: tested.remove(&server); break;
+    case P::being_canceled: held_back.remove(&server); break;
+    case P::moving: moving.remove(&server); break;
+    case P::dead: break;
+  }
+}
+
+// Sequentially consistent together with the waiting bits: either a releaser sees the bit of a worker that just began to
+// wait, or that worker sees the server that just became idle.
+void Pool::publish_idle() {
+  if (env.alone()) return;
+  auto& mine = shared.idle(env.worker);
+  mine.oldest.store(idle.empty() ? 0 : idle.back()->idle_since, std::memory_order_relaxed);
+  mine.count.store(static_cast<int>(idle.size()), std::memory_order_seq_cst);
+}
+
+void Pool::set_waiting_bit() {
+  if (bit_set_ || env.alone()) return;
+  bit_set_ = true;
+  shared.waiting.fetch_or(std::uint64_t{1} << env.worker, std::memory_order_seq_cst);
+}
+
+void Pool::leave_queue(Client& client) {
+  waiting.remove(&client);
+  if (waiting.empty() && bit_set_) {
+    bit_set_ = false;
+    shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
+  }
+}
+
+// ---- a client wants a server ----
+
+bool Pool::take(Client& client) {
+  if (removed_) {
+    client.fatal(say::database_removed);
+    return false;
+  }
+  if (!paused() && waiting.empty()) {
+    if (Server* server = pop_idle(client)) {
+      promise(*server, client);
+      return true;
+    }
+  }
+  if (client.phase() == Client::Phase::dead) return false;
+  if (env.shared.shutdown.load(std::memory_order_relaxed) == 1) {
+    client.fatal(say::server_shutting_down);
+    return false;
+  }
+  if (!paused() && shared.last_failed.load(std::memory_order_acquire) && shared.usable.load(std::memory_order_acquire) == 0) {
+    pool::PoolShared::LoginError error = shared.login_error();
+    client.fatal(error.sqlstate, fmt::format("server login has been failing, cached error: {} (server_login_retry)", error.text));
+    launch(nullptr);
+    return false;
+  }
+  clients.remove(&client);
+  client.set_phase(Client::Phase::waiting);
+  client.queued_at = env.now();
+  client.notified = false;
+  waiting.push_back(&client);
+  set_waiting_bit();
+  if (!paused() && !ask_others()) launch(&client);
+  return false;
+}
+
+void Pool::queue_for_welcome(Client& client) {
+  client.set_phase(Client::Phase::welcome);
+  client.queued_at = env.now();
+  waiting.push_back(&client);
+  set_waiting_bit();
+  service();
+}
+
+Server* Pool::pop_idle(Client& client) {
+  Usec now = env.now();
+  const config::Settings& s = env.settings();
+  while (!idle.empty()) {
+    Server* server = s.server_round_robin ? idle.back() : idle.front();
+    if (server->close_needed) {
+      server->disconnect("obsolete connection");
+      continue;
+    }
+    Usec age = now - server->idle_since;
+    if (age >= s.server_check_delay && !s.server_check_query.empty() && now - server->request_time >= s.server_check_delay) {
+      server->run_check();  // it comes back by offer(), to whoever is first in the queue
+      return nullptr;
+    }
+    if (age > kPeekAge && !server->stream->armed() && !server->stream->looks_idle()) {
+      server->disconnect("server connection closed");
+      continue;
+    }
+    if (client.phase() == Client::Phase::dead) return nullptr;
+    unlist(*server);
+    return server;
+  }
+  return nullptr;
+}
+
+// The client (idle, or at the head of the queue) gets the server (in no list).
+void Pool::promise(Server& server, Client& client) {
+  if (client.queued()) {
+    leave_queue(client);
+    clients.push_back(&client);
+    counters.wait_time += static_cast<std::uint64_t>(env.now() - client.queued_at);
+  }
+  server.link(&client);
+  client.set_phase(server.phase() == Server::Phase::active ? Client::Phase::active : Client::Phase::setting);
+}
+
+// ---- a server is free ----
+
+void Pool::offer(Server& server) {
+  server.idle_since = env.now();
+  if (server.close_needed) return server.disconnect("close_needed");
+  if (removed_) return server.disconnect("database removed");
+  if (policy_.server_lifetime == 0 && server.login_done() && server.query_started)
+    return server.disconnect("server lifetime over");
+  if (paused() && !env.shared.suspended.load(std::memory_order_relaxed)) return server.disconnect("pause mode");
+  if (env.shared.shutdown.load(std::memory_order_relaxed) == 1) return server.disconnect("server shutting down");
+  if (policy_.server_lifetime > 0 && env.now() - server.connect_time > policy_.server_lifetime)
+    return server.disconnect("server lifetime over");
+
+  while (!waiting.empty() && waiting.front()->phase() == Client::Phase::welcome && welcome_) {
+    Client* client = waiting.front();
+    leave_queue(*client);
+    clients.push_back(client);
+    client->counted_pool = true;
+    client->welcome_ready();
+  }
+  if (!env.alone() && give_to_other(server)) return;
+  if (Client* client = paused() ? nullptr : waiting.front()) {
+    promise(server, *client);
+    if (client->phase() == Client::Phase::active) client->parameters_set();
+    return;
+  }
+  list(server, Server::Phase::idle);
+  if (env.alone()) return;
+  publish_idle();
+  // A worker may have begun to wait between our look and the publication.
+  if (shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker)) {
+    unlist(server);
+    if (!give_to_other(server)) {
+      list(server, Server::Phase::idle);
+      publish_idle();
+    }
+  }
+}
+
+bool Pool::give_to_other(Server& server) {
+  Client* mine = waiting.front();
+  std::uint64_t cry = shared.starving.load(std::memory_order_relaxed);
+  if (cry) {
+    int worker = static_cast<int>(cry & 63);
+    Usec since = static_cast<Usec>(cry >> 6);
+    if (worker != env.worker && (!mine || since + pool::kOvertake < mine->queued_at) &&
+        shared.starving.compare_exchange_strong(cry, 0, std::memory_order_acq_rel)) {
+      server.move_to(worker);
+      return true;
+    }
+  }
+  if (mine) return false;
+  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker);
+  if (!others) return false;
+  // Start behind ourselves, so that the same worker is not always first.
+  std::uint64_t turned = std::rotr(others, (env.worker + 1) & 63);
+  server.move_to((std::countr_zero(turned) + env.worker + 1) & 63);
+  return true;
+}
+
+// Raises the mark of the longest waiter (pool/shared.h); returns when to look again, 0 = no need.
+Usec Pool::age_queue(Usec now) {
+  Client* first = waiting.front();
+  if (!first || env.alone()) return 0;
+  Usec due = first->queued_at + pool::kOvertake;
+  if (now < due) return due;
+  std::uint64_t cry = static_cast<std::uint64_t>(first->queued_at) << 6 | static_cast<std::uint64_t>(env.worker);
+  std::uint64_t now_there = shared.starving.load(std::memory_order_relaxed);
+  while ((now_there == 0 || cry < now_there) &&
+         !shared.starving.compare_exchange_weak(now_there, cry, std::memory_order_acq_rel)) {
+  }
+  if (!paused()) ask_others();
+  return now + 2 * pool::kOvertake;
+}
+
+bool Pool::ask_others() {
+  if (env.alone()) return false;
+  if (asked_) return true;
+  for (int i = 1; i < shared.workers(); ++i) {
+    int worker = (env.worker + i) % shared.workers();
+    if (shared.idle(worker).count.load(std::memory_order_seq_cst) <= 0) continue;
+    asked_ = true;
+    env.ask_for_server(shared, worker, static_cast<int>(waiting.size()));
+    return true;
+  }
+  return false;
+}
+
+int Pool::lend(int to, int count) {
+  int sent = 0;
+  while (sent < count && waiting.empty() && !idle.empty()) {
+    Server* server = idle.front();
+    if (server->close_needed) {
+      server->disconnect("obsolete connection");
+      continue;
+    }
+    unlist(*server);
+    server->move_to(to);
+    ++sent;
+  }
+  return sent;
+}
+
+void Pool::lend_answered(int count) {
+  if (count > 0) return;  // the server itself clears asked_
+  asked_ = false;
+  service();
+}
+
+void Pool::server_arrived(Server& server) {
+  asked_ = false;
+  offer(server);
+  if (!waiting.empty()) service();
+}
+
+// ---- the queue ----
+
+void Pool::learn_welcome(std::shared_ptr<const pool::Welcome> welcome) {
+  welcome_ = welcome;
+  shared.set_welcome(std::move(welcome));
+}
+
+void Pool::service() {
+  if (!welcome_ || welcome_generation_ != shared.generation.load(std::memory_order_relaxed)) {
+    welcome_generation_ = shared.generation.load(std::memory_order_relaxed);
+    welcome_ = shared.welcome();
+  }
+  if (welcome_)
+    waiting.each([this](Client& client) {
+      if (client.phase() != Client::Phase::welcome) return;
+      leave_queue(client);
+      clients.push_back(&client);
+      client.counted_pool = true;
+      client.welcome_ready();
+    });
+  while (!waiting.empty() && !paused()) {
+    Client* client = waiting.front();
+    if (client->phase() != Client::Phase::waiting) break;
+    Server* server = pop_idle(*client);
+    if (!server) break;
+    promise(*server, *client);
+    if (client->phase() == Client::Phase::active) client->parameters_set();
+  }
+  if (!waiting.empty() && !paused() && !ask_others()) launch(waiting.front());
+}
+
+// Opens a connection if the rules allow it now (behaviour.md section 7).
+bool Pool::launch(Client* waiter) {
+  if (removed_ || paused() || env.shared.shutdown.load(std::memory_order_relaxed) == 1) return false;
+  if (!tested.empty() && waiter && waiter->phase() == Client::Phase::waiting) {
+    bool checking = false;
+    tested.each([&](Server& s) { checking |= s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting; });
+    if (checking) return false;  // one is on its way already
+  }
+  Usec now = env.now();
+  if (now < shared.retry_at.load(std::memory_order_relaxed)) return false;
+  bool expected = false;
+  if (!shared.connecting.compare_exchange_strong(expected, true, std::memory_order_acq_rel)) return false;
+  pool::Permit::Refused why;
+  pool::Permit permit = pool::Permit::take(shared, policy_.pool_size, policy_, true, why);
+  if (!permit && why == pool::Permit::Refused::pool && waiter && policy_.reserve_pool_size > 0 &&
+      env.settings().reserve_pool_timeout > 0 && now - waiter->request_time >= env.settings().reserve_pool_timeout) {
+    permit = pool::Permit::take(shared, policy_.pool_size + policy_.reserve_pool_size, policy_, true, why);
+    if (permit) waiter->log(LogLevel::warning, "taking connection from reserve_pool");
+  }
+  if (!permit) {
+    shared.connecting.store(false, std::memory_order_release);
+    if (waiter && (why == pool::Permit::Refused::database || why == pool::Permit::Refused::user))
+      env.evict_idle(shared, why == pool::Permit::Refused::user);
+    return false;
+  }
+  auto* server = new Server(*this, std::move(permit));
+  list(*server, Server::Phase::resolving);
+  server->start();
+  return true;
+}
+
+void Pool::fail_waiters(std::string_view sqlstate, std::string_view text) {
+  while (Client* client = waiting.front()) client->fatal(sqlstate, text);
+}
+
+bool Pool::evict_one() {
+  Server* oldest = idle.back();
+  if (!oldest) return false;
+  oldest->disconnect("evicted");
+  return true;
+}
+
+void Pool::recycle() {
+  std::uint32_t generation = shared.generation.load(std::memory_order_relaxed);
+  auto mark = [generation](Server& s) { s.close_needed |= s.generation != generation; };
+  for (auto* l : {&idle, &active, &tested, &held_back, &moving}) l->each(mark);
+  login.each([&](Server& s) {
+    if (s.generation != generation) s.disconnect("connect string changed");
+  });
+  idle.each([](Server& s) {
+    if (s.close_needed) s.disconnect("close_needed");
+  });
+  welcome_ = nullptr;
+}
+
+void Pool::pause_servers() {
+  idle.each([](Server& s) { s.disconnect("pause mode"); });
+  login.each([](Server& s) { s.disconnect("pause mode"); });
+}
+
+void Pool::drop_all(const Say& reason) {
+  while (Client* client = waiting.front()) client->fatal(reason);
+  while (Client* client = clients.front()) client->fatal(reason);
+  for (auto* l : {&idle, &active, &tested, &held_back, &login})
+    while (Server* server = l->front()) server->disconnect(reason.text);
+}
+
+// ---- cancels ----
+
+void Pool::cancels_lost(Server& server) {
+  cancel_links.each([&](CancelLink& link) {
+    if (link.target() == &server) link.target_lost();
+  });
+}
+
+void Pool::queue_cancel(std::uint64_t client_id, ClientHandle requester) {
+  queued_cancels_.push_back({client_id, requester, env.now()});
+}
+
+void Pool::next_cancel() {
+  if (queued_cancels_.empty()) return;
+  QueuedCancel next = queued_cancels_.front();
+  queued_cancels_.pop_front();
+  Client* target = nullptr;
+  active.each([&](Server& s) {
+    if (s.client && s.client->id == next.client_id) target = s.client;
+  });
+  if (target)
+    CancelLink::begin(*target, next.requester);
+  else
+    env.cancel_done(next.requester);
+}
+
+// ---- time ----
+
+void Pool::tick(Usec now) {
+  const config::Settings& s = env.settings();
+  if (shared.database.name == "pgbouncer") return;
+  tick_servers(now);
+
+  waiting.each([&](Client& c) {
+    Usec waited = now - (c.query_start() ? c.query_start() : c.queued_at);
+    Usec limit = query_wait_limit(c);
+    if (limit > 0 && waited > limit) return c.fatal(say::query_wait_timeout);
+    if (c.phase() == Client::Phase::welcome) {
+      if (s.client_login_timeout > 0 && now - c.connect_time > s.client_login_timeout)
+        c.fatal(say::client_login_timeout_server);
+      return;
+    }
+    if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
+    if (s.query_wait_notify > 0 && !c.notified && (now - c.queued_at) / kSecond > s.query_wait_notify)
+      c.on_query_wait_notify();
+  });
+  active.each([&](Server& server) {
+    Client* c = server.client;
+    if (!c) return;
+    bool in_transaction = server.status() != 'I', running = !server.owed().empty();
+    if (policy_.query_timeout > 0 && running && c->query_start() && now - c->query_start() > policy_.query_timeout) {
+      c->server = nullptr;
+      server.client = nullptr;
+      c->fatal(say::query_timeout);
+      return server.disconnect("query timeout");
+    }
+    if (policy_.idle_transaction_timeout > 0 && in_transaction && !running &&
+        now - server.request_time > policy_.idle_transaction_timeout)
+      return c->fatal(say::idle_transaction_timeout);
+    if (policy_.transaction_timeout > 0 && c->xact_start() && (in_transaction || running) &&
+        now - c->xact_start() > policy_.transaction_timeout)
+      return c->fatal(say::transaction_timeout);
+  });
+  auto idle_limit = [&](Client& c) {
+    Usec limit = s.client_idle_timeout;
+    if (!env.config->users.empty() && c.user) {
+      auto own = env.config->users.find(c.user->name);
+      if (own != env.config->users.end() && own->second.client_idle_timeout) limit = *own->second.client_idle_timeout;
+    }
+    return limit;
+  };
+  if (s.client_idle_timeout > 0 || !env.config->users.empty())
+    clients.each([&](Client& c) {
+      Usec limit = idle_limit(c);
+      if (limit > 0 && !c.server && c.phase() == Client::Phase::idle && now - c.request_time > limit)
+        c.fatal(say::client_idle_timeout);
+    });
+  cancel_links.each([&](CancelLink& link) {
+    if (s.cancel_wait_timeout > 0 && now - link.started() > s.cancel_wait_timeout) link.end("cancel_wait_timeout");
+  });
+  while (!queued_cancels_.empty() && s.cancel_wait_timeout > 0 && now - queued_cancels_.front().since > s.cancel_wait_timeout) {
+    env.cancel_done(queued_cancels_.front().requester);
+    queued_cancels_.pop_front();
+  }
+  if (!waiting.empty()) service();
+}
+
+void Pool::tick_servers(Usec now) {
+  const config::Settings& s = env.settings();
+  Usec connect_limit = policy_.connect_timeout > 0 ? policy_.connect_timeout : s.server_connect_timeout;
+  login.each([&](Server& server) {
+    if (connect_limit > 0 && now - server.connect_time > connect_limit)
+      server.login_failed("", server.phase() == Server::Phase::connecting ? "connect failed" : "connect timeout", false);
+  });
+  int keep = std::min(policy_.min_pool_size, policy_.pool_size > 0 ? policy_.pool_size : policy_.min_pool_size);
+  // Servers of a pool made in one burst do not all die in one tick: their ends are spread over the lifetime.
+  Usec spacing = policy_.pool_size > 0 ? policy_.server_lifetime / policy_.pool_size : 0;
+  idle.each([&](Server& server) {
+    Usec age = now - server.idle_since;
+    if (server.close_needed) return server.disconnect("close_needed");
+    if (s.server_idle_timeout > 0 && age > s.server_idle_timeout && shared.servers.value() > keep)
+      return server.disconnect("server idle timeout");
+    if (now - server.connect_time > policy_.server_lifetime && now - last_lifetime_kill_ >= spacing) {
+      last_lifetime_kill_ = now;
+      return server.disconnect("server lifetime over");
+    }
+    if (policy_.pool_size > 0 && shared.servers.value() > policy_.pool_size + policy_.reserve_pool_size)
+      return server.disconnect("too many servers in the pool");
+    if (age > kWatchAge && !server.stream->armed()) server.stream->arm();
+  });
+  bool mine = static_cast<int>(shared.number) % shared.workers() == env.worker;
+  if (mine && keep > 0 && shared.servers.value() < keep && (entry_.user || shared.database.clients.value() > 0)) launch(nullptr);
+}
+
+Usec Pool::query_wait_limit(const Client& client) const {
+  const config::Config& c = *env.config;
+  if (!c.users.empty() && client.user) {
+    auto own = c.users.find(client.user->name);
+    if (own != c.users.end() && own->second.query_wait_timeout) return *own->second.query_wait_timeout;
+  }
+  return entry_.query_wait_timeout.value_or(c.settings.query_wait_timeout);
+}
+
+}  // namespace pgf::session

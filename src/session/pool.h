@@ -1,0 +1,95 @@
+#pragma once
+// One worker's part of a pool: its lists, and the decisions who gets which server (design.md section 5).
+#include <deque>
+#include <memory>
+
+#include "base/list.h"
+#include "session/cancel.h"
+#include "session/client.h"
+#include "session/env.h"
+#include "session/server.h"
+
+namespace pgf::session {
+
+struct PoolCounters {  // admin.md, SHOW STATS; this worker's part
+  std::uint64_t assignments = 0, xacts = 0, queries = 0, received = 0, sent = 0, xact_time = 0, query_time = 0,
+                wait_time = 0, client_parses = 0, server_parses = 0, binds = 0, logins = 0;
+};
+
+class Pool {
+ public:
+  Pool(Env& env, pool::PoolShared& shared);
+  Pool(const Pool&) = delete;
+
+  void configure();  // after start and RELOAD: entry and policy from env.config
+  bool removed() const { return removed_; }
+
+  // A client wants a server. True: linked (client->server is set, maybe still taking over parameters). False: queued.
+  bool take(Client& client);
+  void queue_for_welcome(Client& client);
+  void leave_queue(Client& client);
+  // A server is free: to whoever waits, else idle.
+  void offer(Server& server);
+  void service();         // whoever waits: welcome, idle servers here and elsewhere, a new connection
+  void tick(Usec now);    // timeouts and sizes, three times a second
+  void server_arrived(Server& server);
+  int lend(int to, int count);  // ship idle servers to another worker; how many went
+  void lend_answered(int count);
+  bool evict_one();       // close the longest idle server
+  void recycle();         // close_needed for every server (RECONNECT, changed entry)
+  void fail_waiters(std::string_view sqlstate, std::string_view text);
+  void pause_servers();   // PAUSE: close what is idle
+  bool quiet() const { return active.empty() && tested.empty(); }
+  void drop_all(const Say& reason);  // KILL, database removed
+  Usec age_queue(Usec now);          // call each turn while anybody waits; returns when to call again, 0 = no need
+  void cancels_lost(Server& server);
+  void queue_cancel(std::uint64_t client_id, ClientHandle requester);  // no permit for a cancel connection now
+  void next_cancel();
+  std::size_t queued_cancels() const { return queued_cancels_.size(); }
+  void unlist(Server& server);
+  void list(Server& server, Server::Phase phase);
+  bool paused() const;
+
+  const config::Database& entry() const { return entry_; }
+  const config::PoolPolicy& policy() const { return policy_; }
+  const std::shared_ptr<const pool::Welcome>& welcome() const { return welcome_; }
+  void learn_welcome(std::shared_ptr<const pool::Welcome> welcome);
+  const std::string& server_user() const { return shared.user.name; }
+
+  Env& env;
+  pool::PoolShared& shared;
+  List<Client> waiting;
+  List<Client> clients;     // logged in, not queued
+  List<Server> idle;        // front = most recently used
+  List<Server> active, tested, login, held_back, moving;
+  List<CancelLink> cancel_links;
+  PoolCounters counters;
+
+ private:
+  Server* pop_idle(Client& client);
+  bool launch(Client* waiter);
+  void publish_idle();
+  void set_waiting_bit();
+  void promise(Server& server, Client& client);
+  bool ask_others();
+  bool give_to_other(Server& server);
+  void tick_servers(Usec now);
+  Usec query_wait_limit(const Client& client) const;
+  struct QueuedCancel {
+    std::uint64_t client_id;
+    ClientHandle requester;
+    Usec since;
+  };
+
+  config::Database entry_;
+  config::PoolPolicy policy_{};
+  std::shared_ptr<const pool::Welcome> welcome_;
+  std::uint32_t welcome_generation_ = 0;
+  bool asked_ = false;      // a request for servers is under way
+  bool bit_set_ = false;
+  bool removed_ = false;
+  Usec last_lifetime_kill_ = 0;
+  std::deque<QueuedCancel> queued_cancels_;
+};
+
+}  // namespace pgf::session

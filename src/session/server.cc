@@ -1,0 +1,201 @@
+#include "session/server.h"
+
+#include <fmt/format.h>
+
+#include "session/cancel.h"
+#include "session/client.h"
+#include "session/pool.h"
+#include "wire/write.h"
+
+namespace pgf::session {
+
+const char* Server::name(Phase phase) {
+  static constexpr const char* names[] = {"resolving", "connecting", "login",     "connect_query",  "idle",   "setting",
+                                          "active",    "resetting",  "checking", "being_canceled", "moving", "dead"};
+  return names[static_cast<int>(phase)];
+}
+
+Server::Server(Pool& pool_, pool::Permit permit)
+    : pool(&pool_),
+      id(pool_.env.shared.next_id.fetch_add(1, std::memory_order_relaxed)),
+      connect_time(pool_.env.now()),
+      request_time(connect_time),
+      generation(pool_.shared.generation.load(std::memory_order_relaxed)),
+      connecting_flag_(true),
+      params_(pool_.env.shared.names.size()),
+      permit_(std::move(permit)) {}
+
+Server::~Server() = default;
+
+Env& Server::env() const { return pool->env; }
+
+wire::ServerStatements& Server::statements() {
+  if (!statements_) statements_ = std::make_unique<wire::ServerStatements>();
+  return *statements_;
+}
+
+void Server::on_closed(net::Stream&, int error) {
+  if (!login_done_) return login_failed("", error ? "connect failed" : "server conn crashed?", false);
+  disconnect(phase_ == Phase::moving || phase_ == Phase::idle ? "server connection closed" : say::server_gone.text);
+}
+
+void Server::on_drained(net::Stream&) {
+  if (client) client->server_drained();
+}
+
+void Server::link(Client* c) {
+  client = c;
+  c->server = this;
+  status_ = 'I';
+  error_pending_ = fatal_seen_ = popped_ = release_ = false;
+  ++pool->counters.assignments;
+  if (wire::params_match(c->params(), params_)) {
+    pool->list(*this, Phase::active);
+    stream->arm();
+    return;
+  }
+  std::string sql = wire::params_diff_sql(env().shared.names, c->params(), params_);
+  log(LogLevel::debug, fmt::format("varcache_apply: {}", sql));
+  run_own(sql, Phase::setting);
+}
+
+void Server::run_own(std::string_view sql, Phase phase) {
+  own_error_ = false;
+  pool->list(*this, phase);
+  env().scratch.clear();
+  wire::query(env().scratch, sql);
+  stream->send(as_bytes(env().scratch));
+  stream->arm();
+}
+
+void Server::client_gone(bool mid_message) {
+  Client* gone = client;
+  client = nullptr;
+  if (!gone || phase_ == Phase::dead) return;
+  if (phase_ == Phase::active && status_ == 'I' && owed_.empty() && !copy_in_ && !error_pending_ && !mid_message &&
+      body_left_ == 0 && !held_) {
+    release_ = false;
+    return after_session();
+  }
+  disconnect("client disconnect while server was not ready");
+}
+
+void Server::release() {
+  Client* c = client;
+  client = nullptr;
+  c->unlinked();
+  after_session();
+  c->after_release();
+}
+
+// The server is nobody's: what becomes of it (behaviour.md section 5).
+void Server::after_session() {
+  release_ = false;
+  if (cancels > 0) {
+    pool->unlist(*this);
+    pool->list(*this, Phase::being_canceled);
+    stream->arm();
+    return;
+  }
+  const config::Settings& s = env().settings();
+  bool session = pool->policy().pool_mode == config::PoolMode::session;
+  pool->unlist(*this);
+  if (!close_needed && !s.server_reset_query.empty() && (session || s.server_reset_query_always))
+    return run_own(s.server_reset_query, Phase::resetting);
+  if (session && statements_) statements_->clear();
+  pool->offer(*this);
+}
+
+void Server::cancel_finished() {
+  --cancels;
+  if (phase_ == Phase::being_canceled && cancels == 0) after_session();
+}
+
+void Server::place() {
+  offer_ = false;
+  if (held_) return disconnect("idle server got dirty");
+  pool->unlist(*this);
+  pool->offer(*this);
+}
+
+void Server::run_check() {
+  std::string_view sql = env().settings().server_check_query;
+  if (sql == "<empty>") sql = "";
+  pool->unlist(*this);
+  run_own(sql, Phase::checking);
+}
+
+void Server::move_to(int worker) {
+  move_to_ = worker;
+  pool->list(*this, Phase::moving);
+  stream->detach();
+}
+
+void Server::on_detached(int fd) {
+  stream = nullptr;
+  pool->unlist(*this);
+  env().ship(this, fd, move_to_);
+}
+
+void Server::arrive(Pool& here, int fd) {
+  pool = &here;
+  stream = here.env.engine->adopt(fd, net::Kind::server, this);
+  if (generation != pool->shared.generation.load(std::memory_order_relaxed)) close_needed = true;
+}
+
+void Server::disconnect(std::string_view reason) {
+  if (phase_ == Phase::dead) return;
+  Client* c = std::exchange(client, nullptr);
+  if (env().settings().log_disconnections)
+    log(LogLevel::log, fmt::format("closing because: {} (age={}s)", reason, (env().now() - connect_time) / kSecond));
+  pool->unlist(*this);
+  phase_ = Phase::dead;
+  pool->cancels_lost(*this);
+  if (connecting_flag_) pool->shared.connecting.store(false, std::memory_order_release);
+  if (login_done_) pool->shared.usable.fetch_sub(1, std::memory_order_acq_rel);
+  connecting_flag_ = false;
+  if (stream) {
+    if (login_done_ && owed_.empty()) {
+      env().scratch.clear();
+      wire::terminate(env().scratch);
+      stream->send(as_bytes(env().scratch));
+    }
+    stream->close_after_flush();
+    stream = nullptr;
+  }
+  held_.reset();
+  permit_.reset();
+  env().bury(this);
+  if (c) {
+    if (fatal_seen_) {
+      c->server = nullptr;
+      c->disconnect(reason);
+    } else {
+      c->server_lost(say::server_gone, reason);
+    }
+  }
+  env().poke_after_close(pool->shared);
+}
+
+std::string Server::address() const { return address_.is_unix() || !address_.length ? "unix" : net::format_host(address_); }
+
+int Server::port() const {
+  if (address_.is_unix() || !address_.length) return pool->entry().ports[0];
+  return address_.port();
+}
+
+std::string Server::peer_text() const {
+  if (address_.is_unix() || !address_.length) return fmt::format("unix:{}", port());
+  return net::format_address(address_);
+}
+
+int Server::backend_pid() const {
+  return backend_key_.size() >= 4 ? static_cast<int>(load_be32(as_bytes(backend_key_).data())) : 0;
+}
+
+void Server::log(LogLevel level, std::string_view text) const {
+  if (!env().log.enabled(level)) return;
+  env().log(level, "S-{}: {}/{}@{} {}", fmt::ptr(this), pool->shared.database.name, pool->server_user(), peer_text(), text);
+}
+
+}  // namespace pgf::session

@@ -1,0 +1,142 @@
+#pragma once
+// A server connection. It lives on one worker at a time and may move while idle.
+#include <memory>
+#include <string>
+
+#include "base/list.h"
+#include "net/socket.h"
+#include "session/env.h"
+#include "wire/owed.h"
+
+namespace pgf::session {
+
+class Server final : public net::StreamOwner, public ListNode {
+ public:
+  enum class Phase : std::uint8_t {
+    resolving,       // waits for the resolver
+    connecting,
+    login,           // startup sent
+    connect_query,   // runs connect_query
+    idle,
+    setting,         // linked; runs the client's SETs
+    active,          // linked
+    resetting,       // runs server_reset_query
+    checking,        // runs server_check_query for the next waiter
+    being_canceled,  // free, but a cancel aimed at it is still on its way
+    moving,          // leaves for another worker
+    dead,
+  };
+  static const char* name(Phase phase);
+
+  Server(Pool& pool, pool::Permit permit);
+  ~Server();
+
+  void start();                                           // resolve, connect, log in
+  void resolved(const std::vector<net::Address>& addresses, std::string_view error);
+
+  void on_bytes(net::Stream& stream, const net::Received& received) override;
+  void on_closed(net::Stream& stream, int error) override;
+  void on_drained(net::Stream& stream) override;
+  void on_connected(net::Stream& stream, int error) override;
+  void on_detached(int fd) override;
+
+  // Linking (session/link.cc is the only place where a client meets a server).
+  void link(Client* client);
+  void client_gone(bool mid_message);  // the client left (half a message sent?); decides what becomes of us
+  void maybe_release();               // free now? then back to the pool
+  void release();
+
+  void run_check();                   // idle -> checking
+  void move_to(int worker);           // idle -> moving; Env::ship() follows
+  void arrive(Pool& pool, int fd);    // on the new worker
+
+  void disconnect(std::string_view reason);        // log line, close; a linked client is told
+  void cancel_finished();                          // one cancel aimed at us is over
+
+  // For the relay (client side).
+  wire::Owed& owed() { return owed_; }
+  wire::ServerStatements& statements();
+  bool copying() const { return copy_in_; }
+  void emit_fakes();                  // made-up answers whose turn has come
+  bool mid_message() const { return body_left_ > 0; }
+  bool error_pending() const { return error_pending_; }
+
+  Phase phase() const { return phase_; }
+  void set_phase(Phase phase) { phase_ = phase; }
+  char status() const { return status_; }
+  bool login_done() const { return login_done_; }
+  std::string peer_text() const;
+  std::string address() const;
+  int port() const;
+  void log(LogLevel level, std::string_view text) const;
+  Env& env() const;
+  int backend_pid() const;
+  Bytes backend_key() const { return as_bytes(backend_key_); }
+  const net::Address& dialled() const { return address_; }
+  std::size_t prepared() const { return statements_ ? statements_->size() : 0; }
+  const wire::ParamSet& params() const { return params_; }
+
+  Pool* pool;
+  net::Stream* stream = nullptr;
+  Client* client = nullptr;
+  std::uint64_t id;
+  Usec connect_time, request_time, idle_since = 0;
+  std::uint32_t generation;
+  bool close_needed = false;
+  int cancels = 0;  // cancels aimed at us and not finished
+  Usec query_started = 0;
+
+ private:
+  friend class Pool;
+  // server.cc
+  void place();           // the own statement is done: onwards, if nothing is left unread
+  void after_session();   // reset, held back, or straight to the pool
+  void dial(const net::Address& address);
+  void run_own(std::string_view sql, Phase phase);
+  // server_login.cc
+  std::size_t consume_login(Bytes bytes);
+  bool login_message(std::uint8_t type, Bytes body);
+  void auth_request(Bytes body);
+  void login_failed(std::string_view sqlstate, std::string_view text, bool from_server);
+  void login_complete();
+  void send_startup();
+  const std::string* password_text() const;
+  // server_ready.cc
+  std::size_t relay(const net::Received& received);
+  bool completed(std::uint8_t type, Bytes body);  // an answer that may be owed; true = swallow it
+  void parameter_status(Bytes body);
+  void command_tag(std::string_view tag);
+  void ready_for_client(char status);
+  void undo(wire::Owed::Entry& entry);
+  std::size_t own_answer(Bytes bytes);            // to statements of the pooler
+  void own_ready(char status);
+  bool busy() const;
+
+  Phase phase_ = Phase::resolving;
+  bool login_done_ = false, connecting_flag_ = false;
+  bool copy_in_ = false;          // the server expects CopyData
+  bool error_pending_ = false;    // an ErrorResponse came, its ReadyForQuery not yet
+  bool fatal_seen_ = false;       // the server announced its end itself: nothing to add
+  bool own_error_ = false;        // the pooler's own statement failed
+  bool popped_ = false;           // the message in progress completed an owed answer
+  bool skip_body_ = false;        // body_left_ is swallowed
+  bool offer_ = false;            // the pooler's own statement is done; to the pool when the buffer is
+  bool release_ = false;          // ReadyForQuery I was seen; release when the buffer is done
+  bool dirty_ = false;            // something unexpected came while idle
+  char status_ = 'I';
+  std::uint32_t body_left_ = 0;
+  std::unique_ptr<std::string> held_;
+  std::string backend_key_;
+  std::string untracked_;         // ParameterStatus of the login, for the welcome message
+  std::string own_error_text_;
+  wire::Owed owed_;
+  std::unique_ptr<wire::ServerStatements> statements_;
+  wire::ParamSet params_;
+  std::unique_ptr<auth::ScramClient> scram_;
+  net::Address address_;
+  std::string host_;              // list element dialled; empty = Unix socket
+  pool::Permit permit_;
+  int move_to_ = -1;
+};
+
+}  // namespace pgf::session

@@ -1,0 +1,270 @@
+// Opening a server connection: resolve, connect, authenticate, learn what it says about itself.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "session/pool.h"
+#include "session/server.h"
+#include "wire/read.h"
+#include "wire/startup.h"
+#include "wire/write.h"
+
+namespace pgf::session {
+
+static constexpr std::size_t kMaxLoginMessage = 256 * 1024;
+static constexpr std::size_t kMaxBackendKey = 256;
+
+void Server::start() {
+  const config::Database& entry = pool->entry();
+  if (entry.hosts.empty() || entry.hosts[0].starts_with('/') || entry.hosts[0].starts_with('@')) {
+    const std::string& dir = entry.hosts.empty() ? env().settings().unix_socket_dir : entry.hosts[0];
+    auto address = net::unix_address(fmt::format("{}/.s.PGSQL.{}", dir, entry.ports[0]));
+    if (!address) return login_failed("", "connect failed", false);
+    return dial(*address);
+  }
+  // Round robin moves on with each connection; disable only after a failure (pool.cc raises the cursor then).
+  std::uint32_t n = entry.load_balance_hosts == config::LoadBalance::disable
+                        ? pool->shared.host_cursor.load(std::memory_order_relaxed)
+                        : pool->shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
+  std::size_t index = n % entry.hosts.size();
+  host_ = entry.hosts[index];
+  int port = entry.ports.size() > index ? entry.ports[index] : entry.ports[0];
+  if (auto literal = net::parse_ip(host_, static_cast<std::uint16_t>(port))) return dial(*literal);
+  env().resolve(host_, this);
+}
+
+void Server::resolved(const std::vector<net::Address>& addresses, std::string_view error) {
+  if (phase_ != Phase::resolving) return;
+  if (addresses.empty()) {
+    log(LogLevel::warning, fmt::format("DNS lookup failed: {}: {}", host_, error));
+    return login_failed("", "server DNS lookup failed", false);
+  }
+  net::Address address = addresses[id % addresses.size()];
+  const config::Database& entry = pool->entry();
+  address.set_port(static_cast<std::uint16_t>(entry.ports[0]));
+  dial(address);
+}
+
+void Server::dial(const net::Address& address) {
+  address_ = address;
+  phase_ = Phase::connecting;
+  stream = env().engine->connect(address_.get(), address_.length, this);
+  if (!stream) {
+    log(LogLevel::warning, fmt::format("cannot make a socket: {}", std::strerror(errno)));
+    return login_failed("", "connect failed", false);
+  }
+  const config::Settings& s = env().settings();
+  net::set_tcp_options(stream->fd(), {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt), static_cast<int>(s.tcp_keepidle),
+                                      static_cast<int>(s.tcp_keepintvl), static_cast<int>(s.tcp_user_timeout),
+                                      static_cast<int>(s.tcp_socket_buffer)});
+}
+
+void Server::on_connected(net::Stream&, int error) {
+  if (error) {
+    log(LogLevel::debug, fmt::format("connect: {}", std::strerror(error)));
+    return login_failed("", "connect failed", false);
+  }
+  if (env().settings().log_connections) {
+    auto local = net::local_address(stream->fd());
+    if (address_.is_unix() || !local)
+      log(LogLevel::log, "new connection to server");
+    else
+      log(LogLevel::log, fmt::format("new connection to server (from {})", net::format_address(*local)));
+  }
+  send_startup();
+}
+
+void Server::send_startup() {
+  const config::Database& entry = pool->entry();
+  std::vector<std::pair<std::string, std::string>> params;
+  params.emplace_back("database", entry.dbname.empty() ? entry.name : entry.dbname);
+  if (!entry.client_encoding.empty()) params.emplace_back("client_encoding", entry.client_encoding);
+  if (!entry.datestyle.empty()) params.emplace_back("datestyle", entry.datestyle);
+  if (!entry.timezone.empty()) params.emplace_back("timezone", entry.timezone);
+  if (!entry.application_name.empty()) params.emplace_back("application_name", entry.application_name);
+  params.emplace_back("user", pool->server_user());
+  phase_ = Phase::login;
+  stream->send(as_bytes(wire::startup_message(0x00030000, params)));
+  stream->arm();
+}
+
+std::size_t Server::consume_login(Bytes bytes) {
+  if (bytes.size() < 5) return 0;
+  std::uint32_t length = load_be32(bytes.data() + 1);
+  if (length < 4 || length > kMaxLoginMessage) {
+    login_failed("", "bad pkt header", false);
+    return bytes.size();
+  }
+  std::size_t total = 1 + std::size_t{length};
+  if (bytes.size() < total) return 0;
+  if (!login_message(bytes[0], bytes.subspan(5, length - 4))) return bytes.size();
+  return total;
+}
+
+bool Server::login_message(std::uint8_t type, Bytes body) {
+  switch (type) {
+    case 'R':
+      auth_request(body);
+      break;
+    case 'S': {
+      auto status = wire::read_parameter_status(body);
+      if (!status) {
+        login_failed("", "bad pkt header", false);
+        break;
+      }
+      int index = env().shared.names.find(status->name);
+      if (index >= 0)
+        params_.set(index, status->value);
+      else if (untracked_.size() < kMaxLoginMessage)
+        wire::parameter_status(untracked_, status->name, status->value);
+      break;
+    }
+    case 'K':
+      if (body.size() >= 8 && body.size() <= kMaxBackendKey + 4) backend_key_.assign(as_text(body));
+      break;
+    case 'E': {
+      wire::ErrorFields e = wire::read_error(body);
+      std::string_view text = e.message.empty() ? std::string_view("server login failed") : e.message;
+      log(LogLevel::warning, fmt::format("server login failed: {} {}", e.severity.empty() ? "FATAL" : e.severity, text));
+      login_failed(e.sqlstate.empty() ? "08P01" : e.sqlstate, text, true);
+      break;
+    }
+    case 'N':
+    case 'v':
+      break;
+    case 'Z': {
+      if (body.size() != 1 || body[0] != 'I' || (scram_ && !scram_->verified())) {
+        login_failed("", "bad pkt header", false);
+        break;
+      }
+      const std::string& query = pool->entry().connect_query;
+      if (!query.empty()) {
+        env().scratch.clear();
+        wire::query(env().scratch, query);
+        stream->send(as_bytes(env().scratch));
+        phase_ = Phase::connect_query;
+        break;
+      }
+      login_complete();
+      break;
+    }
+    default:
+      login_failed("", "unknown pkt from server", false);
+  }
+  return phase_ != Phase::dead;
+}
+
+const std::string* Server::password_text() const {
+  const config::Database& entry = pool->entry();
+  if (entry.user && entry.password) return &*entry.password;
+  auto it = env().config->passwords.find(pool->server_user());
+  return it == env().config->passwords.end() ? nullptr : &it->second;
+}
+
+void Server::auth_request(Bytes body) {
+  auto request = wire::read_auth(body);
+  if (!request) return login_failed("", "failed to answer authreq", false);
+  const std::string* stored = password_text();
+  auth::Secret secret = auth::parse_secret(stored ? *stored : "");
+  using Kind = auth::Secret::Kind;
+  std::string out;
+  auto wrong_kind = [&] {
+    login_failed("08P01", "server login failed: wrong password type", true);
+  };
+  switch (request->code) {
+    case 0:
+      if (scram_ && !scram_->verified())
+        return login_failed("08P01", "server login failed: failed to verify server signature", true);
+      return;
+    case 3:
+      if (secret.kind == Kind::md5 || secret.kind == Kind::scram) return wrong_kind();
+      wire::password_message(out, secret.text);
+      break;
+    case 5: {
+      if (secret.kind == Kind::scram || request->data.size() != 4) return wrong_kind();
+      std::string md5 = secret.kind == Kind::md5 ? secret.text : auth::md5_stored(secret.text, pool->server_user());
+      std::array<std::uint8_t, 4> salt;
+      std::copy(request->data.begin(), request->data.end(), salt.begin());
+      wire::password_message(out, auth::md5_answer(md5, salt));
+      break;
+    }
+    case 10: {
+      if (scram_) return login_failed("", "failed to answer authreq", false);
+      if (secret.kind == Kind::scram) {
+        auto keys = env().shared.credentials.keys(pool->server_user(), *stored);
+        if (!keys) {
+          log(LogLevel::error, "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not provide SCRAM keys");
+          return wrong_kind();
+        }
+        scram_ = std::make_unique<auth::ScramClient>(*keys);
+      } else if (secret.kind == Kind::md5) {
+        return wrong_kind();
+      } else {
+        scram_ = std::make_unique<auth::ScramClient>(secret.text);
+      }
+      auto answer = scram_->start(request->data);
+      if (!answer) return login_failed("08P01", fmt::format("server login failed: {}", answer.error()), true);
+      wire::sasl_message(out, *answer);
+      break;
+    }
+    case 11: {
+      if (!scram_) return login_failed("", "failed to answer authreq", false);
+      auto answer = scram_->respond(request->data);
+      if (!answer) return login_failed("08P01", fmt::format("server login failed: {}", answer.error()), true);
+      wire::sasl_message(out, *answer);
+      break;
+    }
+    case 12: {
+      if (!scram_) return login_failed("", "failed to answer authreq", false);
+      auto done = scram_->finish(request->data);
+      if (!done) return login_failed("08P01", fmt::format("server login failed: {}", done.error()), true);
+      return;
+    }
+    default:
+      log(LogLevel::error, fmt::format("unknown/unsupported auth method: {}", request->code));
+      return login_failed("", "failed to answer authreq", false);
+  }
+  stream->send(as_bytes(out));
+}
+
+// The attempt is over. A server's own refusal is for the clients that wait, unless some other server still works;
+// without one (refused connect, timeout) they keep waiting.
+void Server::login_failed(std::string_view sqlstate, std::string_view text, bool from_server) {
+  if (phase_ == Phase::dead) return;
+  pool::PoolShared& shared = pool->shared;
+  shared.retry_at.store(env().now() + env().settings().server_login_retry, std::memory_order_relaxed);
+  if (pool->entry().load_balance_hosts == config::LoadBalance::disable)
+    shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
+  std::string state(sqlstate), reason(text);
+  if (from_server) {
+    shared.set_login_error({state, reason});
+    shared.last_failed.store(true, std::memory_order_release);
+  }
+  Env& e = env();
+  bool tell = from_server && state != "57P03" && shared.usable.load(std::memory_order_acquire) == 0;
+  disconnect(reason);
+  if (tell) e.fail_waiters(shared, state, reason);
+}
+
+void Server::login_complete() {
+  pool::PoolShared& shared = pool->shared;
+  login_done_ = true;
+  shared.usable.fetch_add(1, std::memory_order_acq_rel);
+  shared.last_failed.store(false, std::memory_order_release);
+  shared.retry_at.store(0, std::memory_order_relaxed);
+  scram_.reset();
+  if (!pool->welcome()) {
+    auto welcome = std::make_shared<pool::Welcome>();
+    welcome->untracked = untracked_;
+    welcome->tracked = params_;
+    pool->learn_welcome(std::move(welcome));
+  }
+  untracked_.clear();
+  untracked_.shrink_to_fit();
+  connecting_flag_ = false;
+  shared.connecting.store(false, std::memory_order_release);
+  phase_ = Phase::connect_query;  // still in the login list; place() takes it from there
+  offer_ = true;
+}
+
+}  // namespace pgf::session

@@ -1,0 +1,335 @@
+// HOT PATH: from a server's bytes to its client's send queue, and the decision when the server is free.
+#include <fmt/format.h>
+
+#include "session/client.h"
+#include "session/pool.h"
+#include "session/server.h"
+#include "wire/read.h"
+#include "wire/rules.h"
+#include "wire/write.h"
+
+namespace pgf::session {
+
+using wire::Ask;
+using wire::Give;
+
+bool Server::busy() const {
+  return phase_ == Phase::login || phase_ == Phase::connect_query || phase_ == Phase::setting ||
+         phase_ == Phase::active || phase_ == Phase::resetting || phase_ == Phase::checking;
+}
+
+void Server::on_bytes(net::Stream&, const net::Received& received) {
+  request_time = env().now();
+  if (phase_ == Phase::active && !held_) {
+    std::size_t used = relay(received);
+    if (phase_ == Phase::dead) return;
+    if (used < received.bytes.size()) {
+      held_ = env().take_buffer();
+      held_->append(as_text(received.bytes.subspan(used)));
+    }
+  } else {
+    if (!held_) held_ = env().take_buffer();
+    held_->append(as_text(received.bytes));
+    std::unique_ptr<std::string> bytes = std::move(held_);
+    std::size_t used = 0;
+    while (used < bytes->size()) {
+      Bytes rest = as_bytes(*bytes).subspan(used);
+      Phase before = phase_;
+      std::size_t n = phase_ == Phase::login    ? consume_login(rest)
+                      : phase_ == Phase::active ? relay({rest, nullptr})
+                                                : own_answer(rest);
+      used += n;
+      if (phase_ == Phase::dead || (n == 0 && phase_ == before)) break;
+    }
+    if (phase_ == Phase::dead || used == bytes->size()) {
+      env().give_buffer(std::move(bytes));
+    } else {
+      bytes->erase(0, used);
+      held_ = std::move(bytes);
+    }
+    if (phase_ == Phase::dead) return;
+  }
+  if (release_) maybe_release();
+  if (offer_) place();
+  if (phase_ == Phase::dead || !stream) return;
+  // One delivery at a time: the next one is asked for when the client can take it.
+  if (client && phase_ == Phase::active && client->stream->queued() >= net::Stream::kHighMark)
+    client->stream->want_drained();
+  else if (busy())
+    stream->arm();
+}
+
+std::size_t Server::relay(const net::Received& received) {
+  const std::uint8_t* bytes = received.bytes.data();
+  const std::size_t size = received.bytes.size();
+  std::size_t at = 0, run = 0;
+  auto flush = [&] {
+    if (at > run) {
+      pool->counters.sent += at - run;
+      client->stream->forward(received, received.bytes.subspan(run, at - run));
+    }
+    run = at;
+  };
+
+  while (at < size) {
+    if (body_left_) {
+      std::size_t n = std::min<std::size_t>(body_left_, size - at);
+      if (skip_body_) {
+        flush();
+        run = at + n;
+      }
+      at += n;
+      body_left_ -= static_cast<std::uint32_t>(n);
+      if (body_left_) break;
+    } else {
+      if (size - at < 5) break;
+      const std::uint8_t type = bytes[at];
+      const std::uint32_t length = load_be32(bytes + at + 1);
+      const wire::Rule rule = wire::kFromServer[type];
+      if (length < 4 || length > 0x7fffffff || rule == wire::Rule::reject) {
+        flush();
+        disconnect(rule == wire::Rule::reject ? "unknown pkt from server" : "bad pkt header");
+        return size;
+      }
+      const std::size_t total = 1 + std::size_t{length}, there = size - at;
+      if (rule == wire::Rule::whole && there < total) {
+        if (total <= wire::kWholeLimit) break;
+        flush();
+        disconnect("bad pkt header");
+        return size;
+      }
+      skip_body_ = false;
+      const std::size_t n = std::min(there, total);
+      if (type != 'D' && type != 'd') {
+        Bytes body = received.bytes.subspan(at + 5, n - 5);
+        if (type == 'Z') {
+          if (total != 6 || (body[0] != 'I' && body[0] != 'T' && body[0] != 'E')) {
+            flush();
+            disconnect("bad pkt header");
+            return size;
+          }
+          at += n;
+          if (pool->policy().pool_mode == config::PoolMode::statement && body[0] != 'I') {
+            at -= n;
+            flush();
+            Client* c = std::exchange(client, nullptr);
+            c->server_lost(say::statement_mode);
+            disconnect(say::statement_mode.text);
+            return size;
+          }
+          ready_for_client(static_cast<char>(body[0]));
+          if (!owed_.empty() && owed_.front().give == Give::fake) {
+            flush();
+            emit_fakes();
+          }
+          continue;
+        }
+        if (completed(type, body)) {
+          flush();
+          skip_body_ = true;
+        }
+      }
+      if (skip_body_) run = at + n;
+      at += n;
+      body_left_ = static_cast<std::uint32_t>(total - n);
+      if (body_left_) break;
+    }
+    // A message is complete: made-up answers that follow it have their place here.
+    if (popped_ && !error_pending_) {
+      popped_ = false;
+      if (!owed_.empty() && owed_.front().give == Give::fake) {
+        flush();
+        emit_fakes();
+      }
+    }
+  }
+  flush();
+  return at;
+}
+
+// Any message but DataRow, CopyData and ReadyForQuery.
+bool Server::completed(std::uint8_t type, Bytes body) {
+  bool swallow = false;
+  if (owed_.completes_front(type)) {
+    swallow = owed_.drop_front() == Give::skip;
+    popped_ = true;
+  }
+  switch (type) {
+    case 'E':
+      error_pending_ = true;
+      if (body.size() > 6 && (as_text(body).starts_with("SFATAL") || as_text(body).starts_with("SPANIC"))) fatal_seen_ = true;
+      if (copy_in_) {
+        copy_in_ = false;
+        owed_.leave_copy();
+      }
+      break;
+    case 'C': {
+      std::string_view tag = as_text(body);
+      command_tag(tag.substr(0, tag.find('\0')));
+      if (copy_in_) {
+        copy_in_ = false;
+        owed_.leave_copy();
+      }
+      break;
+    }
+    case 'G':
+    case 'W':
+      copy_in_ = true;
+      break;
+    case 'S':
+      parameter_status(body);
+      break;
+    default:
+      break;
+  }
+  return swallow;
+}
+
+void Server::command_tag(std::string_view tag) {
+  if (tag != "DEALLOCATE ALL" && tag != "DISCARD ALL") return;
+  if (statements_) statements_->clear();
+  if (client) client->forget_statements();
+}
+
+void Server::parameter_status(Bytes body) {
+  auto status = wire::read_parameter_status(body);
+  if (!status) return;
+  int index = env().shared.names.find(status->name);
+  if (index < 0) return;
+  params_.set(index, status->value);
+  if (client) client->mutable_params().set(index, params_.get(index));
+}
+
+void Server::emit_fakes() {
+  if (body_left_ || error_pending_ || !client) return;
+  std::string out;
+  while (!owed_.empty() && owed_.front().give == Give::fake) {
+    if (owed_.front().ask == Ask::parse)
+      wire::parse_complete(out);
+    else
+      wire::close_complete(out);
+    owed_.drop_front();
+  }
+  if (!out.empty()) client->stream->send(as_bytes(out));
+}
+
+// An entry that the server skipped after an error: as if it had never been said.
+void Server::undo(wire::Owed::Entry& e) {
+  if (!e.statement) return;
+  bool at_client = client && !e.name.empty();
+  if (e.ask == Ask::parse) {
+    if (e.give != Give::fake) statements().remove(*e.statement);
+    if (at_client) client->drop_statement(e.name, *e.statement);
+  } else if (e.ask == Ask::close) {
+    if (e.give == Give::skip)
+      statements().add(e.statement);
+    else if (at_client)
+      client->restore_statement(e.name, e.statement);
+  }
+}
+
+void Server::ready_for_client(char status) {
+  status_ = status;
+  if (owed_.completes_front('Z') && !error_pending_) {
+    owed_.drop_front();
+  } else {
+    owed_.drop_through_ready([this](wire::Owed::Entry& e) { undo(e); });
+  }
+  error_pending_ = false;
+  client->ready_for_query(status, owed_.empty());
+  release_ = status == 'I' && owed_.empty() && !copy_in_;
+}
+
+void Server::maybe_release() {
+  if (!release_) return;
+  if (phase_ != Phase::active || status_ != 'I' || !owed_.empty() || copy_in_) {
+    release_ = false;
+    return;
+  }
+  // Not with half a message of the client in front of the server, nor half of the server's unread.
+  if (body_left_ || (held_ && !held_->empty()) || client->body_left()) return;
+  release_ = false;
+  if (pool->policy().pool_mode == config::PoolMode::session) return;
+  release();
+}
+
+// Answers to the pooler's own statements (SETs, reset, check, connect_query) and whatever an idle server says.
+std::size_t Server::own_answer(Bytes bytes) {
+  if (bytes.size() < 5) return 0;
+  const std::uint8_t type = bytes[0];
+  const std::uint32_t length = load_be32(bytes.data() + 1);
+  if (length < 4 || length > wire::kWholeLimit * 16 || wire::kFromServer[type] == wire::Rule::reject) {
+    disconnect(length < 4 ? "bad pkt header" : "unknown pkt from server");
+    return bytes.size();
+  }
+  const std::size_t total = 1 + std::size_t{length};
+  if (bytes.size() < total) return 0;
+  Bytes body = bytes.subspan(5, length - 4);
+
+  if (offer_ || phase_ == Phase::idle || phase_ == Phase::being_canceled || phase_ == Phase::moving) {
+    if (type == 'A') {
+      log(LogLevel::warning, "got packet 'A' from server when not linked");
+      return total;
+    }
+    disconnect(type == 'E' ? std::string(wire::read_error(body).message) : "idle server got dirty");
+    return bytes.size();
+  }
+  switch (type) {
+    case 'S': parameter_status(body); break;
+    case 'E': {
+      wire::ErrorFields e = wire::read_error(body);
+      own_error_ = true;
+      own_error_text_ = fmt::format("{}: {}", e.severity, e.message);
+      break;
+    }
+    case 'C': {
+      std::string_view tag = as_text(body);
+      command_tag(tag.substr(0, tag.find('\0')));
+      break;
+    }
+    case 'Z':
+      if (body.size() != 1) {
+        disconnect("bad pkt header");
+        return bytes.size();
+      }
+      own_ready(static_cast<char>(body[0]));
+      break;
+    default: break;
+  }
+  return total;
+}
+
+void Server::own_ready(char status) {
+  status_ = status;
+  bool failed = std::exchange(own_error_, false);
+  switch (phase_) {
+    case Phase::setting: {
+      if (failed || status != 'I') {
+        log(LogLevel::error, fmt::format("varcache_apply failed: {}", own_error_text_));
+        Client* c = std::exchange(client, nullptr);
+        c->server_lost(say::bad_parameter);
+        return disconnect(say::bad_parameter.text);
+      }
+      phase_ = Phase::active;
+      client->parameters_set();
+      return;
+    }
+    case Phase::connect_query:
+      if (failed) log(LogLevel::error, fmt::format("error while executing exec_on_query: {}", own_error_text_));
+      if (status != 'I') return disconnect("connect_query left a transaction open");
+      return login_complete();
+    case Phase::resetting:
+      // Errors of the reset query are ignored, as PgBouncer does; an open transaction is not.
+      if (status != 'I') return disconnect("reset query failed");
+      offer_ = true;
+      return;
+    case Phase::checking:
+      if (failed || status != 'I') return disconnect("test query failed");
+      offer_ = true;
+      return;
+    default:
+      return disconnect("idle server got dirty");
+  }
+}
+
+}  // namespace pgf::session

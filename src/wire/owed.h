@@ -1,0 +1,98 @@
+#pragma once
+// The answers that a server still owes, in order (behaviour.md section 10). It decides when a server is free, which
+// answers belong to messages that the pooler itself put into the stream, and where made-up answers have to stand.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wire/prepared.h"
+
+namespace pgf::wire {
+
+enum class Ask : std::uint8_t { query, function_call, sync, parse, bind, describe, execute, close, copy_end };
+enum class Give : std::uint8_t {
+  forward,  // the client asked: it gets the answer
+  skip,     // the pooler asked: the answer is swallowed
+  fake,     // nothing was sent: an answer is made up when its turn comes (parse, close)
+};
+
+class Owed {
+ public:
+  struct Entry {
+    Ask ask = Ask::query;
+    Give give = Give::forward;
+    StatementPtr statement;  // parse, close of a named statement: what to undo if the server never ran it
+    std::string name;        // the client's name for it; empty when the pooler asked on its own
+  };
+
+  bool empty() const { return head_ == tail_; }
+  std::size_t size() const { return tail_ - head_; }
+  const Entry& front() const { return ring_[head_ & mask_]; }
+
+  void push(Ask ask, Give give = Give::forward) { next(ask, give); }
+  void push(Ask ask, Give give, StatementPtr statement, std::string_view name = {}) {
+    Entry& e = next(ask, give);
+    e.statement = std::move(statement);
+    e.name = name;
+  }
+  Entry pop() { return std::move(ring_[head_++ & mask_]); }
+  Give drop_front() {  // pop for entries whose statement is of no more interest; no move, no allocation
+    Entry& e = ring_[head_++ & mask_];
+    e.statement.reset();
+    return e.give;
+  }
+
+  // Does a server message of this type complete the front entry?
+  bool completes_front(std::uint8_t type) const {
+    if (empty()) return false;
+    switch (type) {
+      case 'Z': return front().ask == Ask::sync || front().ask == Ask::query || front().ask == Ask::function_call;
+      case 'C':
+      case 'I':
+      case 's': return front().ask == Ask::execute;
+      case '1': return front().ask == Ask::parse;
+      case '2': return front().ask == Ask::bind;
+      case '3': return front().ask == Ask::close;
+      case 'T':
+      case 'n': return front().ask == Ask::describe;
+      default: return false;
+    }
+  }
+
+  // ReadyForQuery after an error: everything up to and including the next sync (or query, function call) is answered by
+  // it. `undo` is called for each entry that never ran.
+  template <class Undo>
+  void drop_through_ready(Undo&& undo) {
+    while (!empty()) {
+      Entry e = pop();
+      if (e.ask == Ask::sync || e.ask == Ask::query || e.ask == Ask::function_call) return;
+      undo(e);
+    }
+  }
+
+  // The server left COPY IN, well or by an error: the messages that it ignored meanwhile (Sync) and the client's
+  // CopyDone/CopyFail will not be answered. Keeps a simple query at the front: its ReadyForQuery is still to come.
+  // Returns whether the client's end of the copy was among them (if not, it is still on its way).
+  bool leave_copy();
+
+  void clear() {
+    while (!empty()) pop();
+  }
+
+ private:
+  void grow();
+  Entry& next(Ask ask, Give give) {
+    if (size() == ring_.size()) grow();
+    Entry& e = ring_[tail_++ & mask_];
+    e.ask = ask;
+    e.give = give;
+    e.name.clear();
+    return e;
+  }
+
+  std::vector<Entry> ring_;  // size is a power of two, or zero
+  std::size_t head_ = 0, tail_ = 0, mask_ = 0;
+};
+
+}  // namespace pgf::wire

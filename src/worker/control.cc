@@ -1,0 +1,506 @@
+#include "worker/control.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "admin/reply.h"
+#include "observe/stats.h"
+#include "observe/views.h"
+
+namespace pgf::worker {
+
+static constexpr std::string_view kVersion = "1.25.2";  // the PgBouncer whose console this is
+
+Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log)
+    : fleet_(fleet), loader_(std::move(loader)), reopen_log_(std::move(reopen_log)), period_start_(net::monotonic_now()) {}
+
+int Control::run(int signal_fd) {
+  while (!exit_) {
+    pollfd fds[2] = {{signal_fd, POLLIN, 0}, {fleet_.control_event, POLLIN, 0}};
+    poll(fds, 2, waiting_.empty() && !fleet_.shared.shutdown.load() ? 333 : 20);
+    if (fds[0].revents & POLLIN) {
+      signalfd_siginfo info;
+      while (read(signal_fd, &info, sizeof info) == sizeof info) on_signal(static_cast<int>(info.ssi_signo));
+    }
+    if (fds[1].revents & POLLIN) {
+      std::uint64_t count;
+      [[maybe_unused]] ssize_t n = read(fleet_.control_event, &count, sizeof count);
+      fleet_.control.drain([this](ToControl* m) {
+        std::unique_ptr<ToControl> owner(m);
+        std::visit([this](auto& body) { receive(body); }, m->body);
+      });
+    }
+    tick(net::monotonic_now());
+  }
+  return *exit_;
+}
+
+// ---- tickets ----
+
+std::uint64_t Control::ticket(std::function<void(Ticket&)> then) {
+  tickets_.emplace(next_ticket_, Ticket{fleet_.shared.workers, false, {}, std::move(then)});
+  return next_ticket_++;
+}
+
+void Control::receive(Done& m) {
+  auto it = tickets_.find(m.ticket);
+  if (it == tickets_.end()) return;
+  it->second.found |= m.found;
+  if (--it->second.left > 0) return;
+  Ticket t = std::move(it->second);
+  tickets_.erase(it);
+  if (t.then) t.then(t);
+}
+
+void Control::receive(Gathered& m) {
+  auto it = tickets_.find(m.ticket);
+  if (it == tickets_.end()) return;
+  it->second.reports.push_back(std::move(m.report));
+  if (--it->second.left > 0) return;
+  Ticket t = std::move(it->second);
+  tickets_.erase(it);
+  if (t.then) t.then(t);
+}
+
+void Control::order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then) {
+  fleet_.broadcast(Command{what, database, ticket(std::move(then))});
+}
+
+void Control::gather(bool clients, bool servers, std::function<void(Ticket&)> then) {
+  fleet_.broadcast(Gather{clients, servers, ticket(std::move(then))});
+}
+
+// ---- answers ----
+
+void Control::reply(const Console& console, std::string bytes, bool close) {
+  if (console.client.worker >= 0) fleet_.worker(console.client.worker).post(ConsoleReply{console.client, std::move(bytes), close});
+}
+
+void Control::fail(const Console& console, std::string_view text, std::string_view sqlstate) {
+  fleet_.log(LogLevel::error, "{}", text);
+  fleet_.log(LogLevel::warning, "pooler error: {}", text);
+  std::string out;
+  admin::error(out, text, sqlstate);
+  reply(console, std::move(out));
+}
+
+void Control::done(const Console& console, std::string_view tag) {
+  std::string out;
+  admin::done(out, tag);
+  reply(console, std::move(out));
+}
+
+// ---- commands ----
+
+void Control::receive(ConsoleCommand& m) {
+  Console console{m.client, m.is_admin};
+  auto command = admin::parse(m.text);
+  if (!command) return fail(console, command.error());
+  if (command->needs_admin() && !m.is_admin) return fail(console, "admin access needed", "42501");
+  execute(console, *command);
+}
+
+void Control::execute(Console console, const admin::Command& command) {
+  using admin::Action;
+  const admin::Verb& verb = *command.verb;
+  if (!verb.console_refused.empty() && command.database == "pgbouncer")
+    return fail(console, fmt::format("{}{}", verb.console_refused, command.database));
+  auto say_log = [&] {
+    if (command.database.empty())
+      fleet_.log(LogLevel::log, "{} command issued", verb.name);
+    else
+      fleet_.log(LogLevel::log, "{} '{}' command issued", verb.name, command.database);
+  };
+  switch (verb.action) {
+    case Action::show: return show(console, command);
+    case Action::set: return set(console, command);
+    case Action::reload: {
+      say_log();
+      if (std::string error = reload(); !error.empty()) return fail(console, error, admin::kReloadFailed);
+      fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console](Ticket&) { done(console, "RELOAD"); })});
+      return;
+    }
+    case Action::pause: say_log(); return pause(console, command);
+    case Action::resume: say_log(); return resume(console, command);
+    case Action::disable: say_log(); return able(console, command, true);
+    case Action::enable: say_log(); return able(console, command, false);
+    case Action::kill: say_log(); return kill(console, command);
+    case Action::reconnect: say_log(); return reconnect(console, command);
+    case Action::wait_close:
+      say_log();
+      if (!command.database.empty() && !known_database(command.database, true))
+        return fail(console, fmt::format("no such database: {}", command.database));
+      waiting_.push_back({console, command.tag(), command.database, true});
+      return;
+    case Action::kill_client:
+      fleet_.broadcast(KillClient{{}, command.client_id, ticket([this, console, tag = command.tag()](Ticket& t) {
+                                    if (t.found)
+                                      done(console, tag);
+                                    else
+                                      fail(console, "client not found");
+                                  })});
+      return;
+    case Action::suspend: return fail(console, "SUSPEND is not supported by this version", "0A000");
+    case Action::shutdown:
+      if (command.shutdown == admin::ShutdownMode::now)
+        fleet_.log(LogLevel::log, "SHUTDOWN command issued");
+      else
+        fleet_.log(LogLevel::log, "SHUTDOWN {} command issued",
+                   command.shutdown == admin::ShutdownMode::wait_for_servers ? "WAIT_FOR_SERVERS" : "WAIT_FOR_CLIENTS");
+      if (fleet_.shared.shutdown.load() && command.shutdown != admin::ShutdownMode::now)
+        return fail(console, "already shutting down");
+      shutdown(command.shutdown);
+      if (command.shutdown != admin::ShutdownMode::now) done(console, command.tag());
+      return;
+  }
+}
+
+void Control::show(Console console, const admin::Command& command) {
+  std::string out;
+  if (command.help) {
+    admin::help(out);
+    return reply(console, std::move(out));
+  }
+  if (command.parameter) {
+    admin::show_parameter(out, *command.parameter);
+    return reply(console, std::move(out));
+  }
+  const observe::View* view = command.view;
+  if (view->admin_only && !console.is_admin) return fail(console, "admin access needed", "42501");
+  gather(view->gather & (observe::kClients | observe::kLists), view->gather & (observe::kServers | observe::kLists),
+         [this, console, view](Ticket& t) {
+           observe::Fleet fleet;
+           std::sort(t.reports.begin(), t.reports.end(),
+                     [](const auto& a, const auto& b) { return a.worker.worker < b.worker.worker; });
+           observe::merge(fleet, t.reports);
+           fill(fleet, view->gather);
+           reply(console, observe::render(*view, fleet));
+         });
+}
+
+void Control::set(Console console, const admin::Command& command) {
+  if (command.parameter) {
+    std::string out;
+    admin::set_ignored(out);
+    return reply(console, std::move(out));
+  }
+  auto next = std::make_shared<config::Config>(*fleet_.config);
+  auto changed = config::set(next->settings, command.key, command.value);
+  if (!changed) {
+    fleet_.log(LogLevel::error, "SET {}: {}", command.key, changed.error());
+    return fail(console, "SET failed");
+  }
+  if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
+  fleet_.config = std::move(next);
+  fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console, tag = command.tag()](Ticket&) { done(console, tag); })});
+}
+
+// Loads the files; on success fleet_.config is the new generation, and the caller sends it out.
+std::string Control::reload() {
+  static constexpr auto kFailed = "RELOAD failed, see logs for additional details";
+  config::LoadResult loaded = loader_();
+  for (const std::string& error : loaded.errors) fleet_.log(LogLevel::error, "{}", error);
+  if (!loaded.config || loaded.config->auth_file_broken) return kFailed;
+  auto next = std::make_shared<config::Config>(*loaded.config);
+  config::keep_on_reload(*next, *fleet_.config);
+  for (const std::string& warning : next->warnings) fleet_.log(LogLevel::warning, "{}", warning);
+  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
+    auto before = config::find_database(*fleet_.config, p->database.name), after = config::find_database(*next, p->database.name);
+    if (before && !after)
+      fleet_.log(LogLevel::warning, "dropping database '{}' as it does not exist anymore or inactive auto-database", p->database.name);
+    if (before && after && config::needs_new_servers(*before, *after)) {
+      p->generation.fetch_add(1);
+      p->set_welcome(nullptr);
+    }
+  }
+  reopen_log_(next->settings);
+  fleet_.resolver.set_ttl(next->settings.dns_max_ttl, next->settings.dns_nxdomain_ttl);
+  fleet_.config = std::move(next);
+  return {};
+}
+
+pool::DatabaseShared* Control::known_database(const std::string& name, bool create) {
+  if (!config::find_database(*fleet_.config, name)) return nullptr;
+  if (!create && !fleet_.config->databases.contains(name)) return fleet_.shared.directory.find_database(name);
+  return &fleet_.shared.directory.database(name);
+}
+
+void Control::pause(Console console, const admin::Command& command) {
+  if (fleet_.shared.paused.load() || fleet_.shared.suspended.load()) return fail(console, "already suspended/paused");
+  pool::DatabaseShared* database = nullptr;
+  if (command.database.empty()) {
+    fleet_.shared.paused.store(true);
+  } else {
+    database = known_database(command.database, true);
+    if (!database) return fail(console, fmt::format("no such database: {}", command.database));
+    database->paused.store(true);
+  }
+  order(Order::pause, database, [this, console, tag = command.tag(), name = command.database](Ticket&) {
+    waiting_.push_back({console, tag, name, false});
+  });
+}
+
+void Control::resume(Console console, const admin::Command& command) {
+  pool::DatabaseShared* database = nullptr;
+  if (fleet_.shared.shutdown.load()) return fail(console, "pooler is shutting down");
+  if (command.database.empty()) {
+    if (!fleet_.shared.paused.exchange(false)) return fail(console, "pooler is not paused/suspended");
+  } else {
+    database = known_database(command.database, false);
+    if (!database) return fail(console, fmt::format("no such database: {}", command.database));
+    if (!database->paused.exchange(false)) return fail(console, fmt::format("database {} is not paused", command.database));
+  }
+  order(Order::resume, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
+}
+
+void Control::able(Console console, const admin::Command& command, bool disabled) {
+  pool::DatabaseShared* database = known_database(command.database, disabled);
+  if (!database) return fail(console, fmt::format("no such database: {}", command.database));
+  database->disabled.store(disabled);
+  done(console, command.tag());
+}
+
+void Control::kill(Console console, const admin::Command& command) {
+  if (fleet_.shared.paused.load() || fleet_.shared.suspended.load()) return fail(console, "already suspended/paused");
+  pool::DatabaseShared* database = nullptr;
+  if (command.database.empty()) {
+    for (pool::PoolShared* p : fleet_.shared.directory.pools())
+      if (p->database.name != "pgbouncer") p->database.paused.store(true);
+  } else {
+    database = known_database(command.database, true);
+    if (!database) return fail(console, fmt::format("no such database: {}", command.database));
+    database->paused.store(true);
+  }
+  order(Order::kill, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
+}
+
+void Control::reconnect(Console console, const admin::Command& command) {
+  pool::DatabaseShared* database = nullptr;
+  if (!command.database.empty()) {
+    database = known_database(command.database, true);
+    if (!database) return fail(console, fmt::format("no such database: {}", command.database));
+  }
+  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
+    if (database && &p->database != database) continue;
+    p->generation.fetch_add(1);
+    p->set_welcome(nullptr);
+  }
+  order(Order::recycle, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
+}
+
+void Control::shutdown(admin::ShutdownMode mode) {
+  if (mode == admin::ShutdownMode::now) {
+    exit_ = 0;
+    return;
+  }
+  fleet_.shared.shutdown.store(mode == admin::ShutdownMode::wait_for_servers ? 1 : 2);
+  order(Order::stop_listening, nullptr);
+  if (mode == admin::ShutdownMode::wait_for_servers) order(Order::reject_waiters, nullptr);
+}
+
+// ---- signals and time ----
+
+void Control::on_signal(int number) {
+  bool ending = fleet_.shared.shutdown.load() != 0;
+  auto log = [this](std::string_view text) { fleet_.log(LogLevel::log, "{}", text); };
+  switch (number) {
+    case SIGHUP:
+      log("got SIGHUP, re-reading config");
+      if (reload().empty()) fleet_.broadcast(NewConfig{fleet_.config, ticket({})});
+      return;
+    case SIGTERM:
+      log(ending ? "got SIGTERM while shutting down, fast exit" : "got SIGTERM, shutting down, waiting for all clients disconnect");
+      return shutdown(ending ? admin::ShutdownMode::now : admin::ShutdownMode::wait_for_clients);
+    case SIGINT:
+      log(ending ? "got SIGINT while shutting down, fast exit"
+                 : "got SIGINT, shutting down, waiting for all servers connections to be released");
+      return shutdown(ending ? admin::ShutdownMode::now : admin::ShutdownMode::wait_for_servers);
+    case SIGQUIT:
+      log("got SIGQUIT, fast exit");
+      return shutdown(admin::ShutdownMode::now);
+    case SIGUSR1:
+      if (fleet_.shared.paused.exchange(true)) return log("got SIGUSR1, but already paused/suspended");
+      log("got SIGUSR1, pausing all activity");
+      return order(Order::pause, nullptr);
+    case SIGUSR2:
+      if (ending) return log("got SIGUSR2 while shutting down, ignoring");
+      if (!fleet_.shared.paused.exchange(false)) return log("got SIGUSR2, but not paused/suspended");
+      log("got SIGUSR2, continuing from PAUSE");
+      return order(Order::resume, nullptr);
+    default:
+      return;
+  }
+}
+
+void Control::tick(Usec now) {
+  check_waiting();
+  if (now < next_tick_) return;
+  next_tick_ = now + kSecond / 3;
+  check_exit();
+  if (now - period_start_ >= fleet_.config->settings.stats_period * kSecond) end_period(now);
+}
+
+void Control::check_waiting() {
+  if (waiting_.empty() || waiting_asked_) return;
+  waiting_asked_ = true;
+  gather(false, true, [this](Ticket& t) {
+    waiting_asked_ = false;
+    observe::Fleet fleet;
+    observe::merge(fleet, t.reports);
+    auto finished = [&](const Waiting& w) {
+      for (const observe::SocketRow& s : fleet.servers) {
+        if (!w.database.empty() && s.database != w.database) continue;
+        if (w.close_needed ? s.close_needed : s.state == "active" || s.state == "tested" || s.state == "being_canceled") return false;
+      }
+      return true;
+    };
+    std::vector<Waiting> still;
+    for (Waiting& w : waiting_) {
+      if (finished(w))
+        done(w.console, w.tag);
+      else
+        still.push_back(std::move(w));
+    }
+    waiting_ = std::move(still);
+  });
+}
+
+void Control::check_exit() {
+  int mode = fleet_.shared.shutdown.load();
+  if (mode == 2 && fleet_.shared.clients.value() == 0) {
+    fleet_.log(LogLevel::log, "client connections dropped, exiting");
+    exit_ = 0;
+  }
+  if (mode == 1) {
+    int servers = 0;
+    for (pool::PoolShared* p : fleet_.shared.directory.pools()) servers += p->servers.value();
+    if (servers == 0) {
+      fleet_.log(LogLevel::log, "server connections dropped, exiting");
+      exit_ = 0;
+    }
+  }
+}
+
+void Control::end_period(Usec now) {
+  Usec length = now - period_start_;
+  period_start_ = now;
+  gather(false, false, [this, length](Ticket& t) {
+    observe::Fleet fleet;
+    observe::merge(fleet, t.reports);
+    observe::set_growth(fleet.stats, last_stats_);
+    period_ = length;
+    last_stats_ = fleet.stats;
+    if (!fleet_.config->settings.log_stats) return;
+    observe::Counters sum;
+    for (const auto& s : fleet.stats) sum += s.period;
+    observe::Counters a = observe::averages(sum, length);
+    fleet_.log(LogLevel::log,
+               "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, {} client logins/s, in {} B/s, "
+               "out {} B/s, xact {} us, query {} us, wait {} us",
+               a.xact_count, a.query_count, a.client_parse_count, a.server_parse_count, a.bind_count, a.client_login_count,
+               a.received, a.sent, a.xact_time, a.query_time, a.wait_time);
+  });
+}
+
+// ---- what views draw from besides the workers' reports ----
+
+void Control::fill(observe::Fleet& view, unsigned parts) {
+  view.paused = fleet_.shared.paused.load();
+  view.suspended = fleet_.shared.suspended.load();
+  view.version = fmt::format("PgBouncer {}", kVersion);
+  view.period = period_;
+  observe::copy_growth(view.stats, last_stats_);
+  if (last_stats_.empty()) {
+    // Before the first period: everything so far, over the time so far (PgBouncer: start minus one second).
+    for (auto& s : view.stats) s.period = s.total;
+    view.period = net::monotonic_now() - period_start_ + kSecond;
+  }
+  if (parts & (observe::kDatabases | observe::kLists)) fill_databases(view);
+  if (parts & (observe::kUsers | observe::kLists)) fill_users(view);
+  if (parts & observe::kSettings) view.settings = config::show(fleet_.config->settings);
+  if (parts & observe::kLists) {
+    view.lists.databases = static_cast<int>(view.databases.size());
+    view.lists.users = static_cast<int>(view.users.size());
+    view.lists.peers = static_cast<int>(fleet_.config->peers.size());
+  }
+}
+
+void Control::fill_databases(observe::Fleet& view) {
+  const config::Config& c = *fleet_.config;
+  auto add = [&](const config::Database& db) {
+    observe::DatabaseRow row;
+    config::PoolPolicy p = config::resolve(c, db, db.user.value_or(""));
+    config::ClientPolicy cp = config::resolve_client(c, db, "");
+    row.name = db.name;
+    row.host = db.host;
+    row.port = db.ports[0];
+    row.database = db.dbname.empty() ? db.name : db.dbname;
+    row.force_user = db.user.value_or("");
+    row.pool_size = db.pool_size.value_or(static_cast<int>(c.settings.default_pool_size));
+    row.min_pool_size = p.min_pool_size;
+    row.reserve_pool_size = db.reserve_pool_size.value_or(static_cast<int>(c.settings.reserve_pool_size));
+    row.server_lifetime = p.server_lifetime / kSecond;
+    if (db.pool_mode) row.pool_mode = config::to_text(*db.pool_mode);
+    if (db.hosts.size() > 1) row.load_balance_hosts = config::to_text(db.load_balance_hosts);
+    row.max_connections = p.max_db_connections;
+    row.max_client_connections = cp.max_db_client_connections;
+    if (pool::DatabaseShared* shared = fleet_.shared.directory.find_database(db.name)) {
+      row.current_connections = shared->servers.value();
+      row.current_client_connections = shared->clients.value();
+      row.paused = shared->paused.load();
+      row.disabled = shared->disabled.load();
+    }
+    view.databases.push_back(std::move(row));
+  };
+  for (const auto& [name, db] : c.databases) add(db);
+  for (pool::DatabaseShared* shared : fleet_.shared.directory.databases())
+    if (shared->name != "pgbouncer" && !c.databases.contains(shared->name))
+      if (auto db = config::find_database(c, shared->name)) add(*db);
+  observe::DatabaseRow console;
+  console.name = console.database = console.force_user = "pgbouncer";
+  console.port = static_cast<int>(c.settings.listen_port);
+  console.pool_mode = "statement";
+  console.pool_size = 2;
+  if (pool::DatabaseShared* shared = fleet_.shared.directory.find_database("pgbouncer"))
+    console.current_client_connections = shared->clients.value();
+  view.databases.push_back(std::move(console));
+  std::sort(view.databases.begin(), view.databases.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+}
+
+void Control::fill_users(observe::Fleet& view) {
+  const config::Config& c = *fleet_.config;
+  std::map<std::string, observe::UserRow> rows;
+  for (const auto& [name, secret] : c.passwords) rows[name];
+  for (const auto& [name, user] : c.users) rows[name];
+  for (const auto& [name, db] : c.databases)
+    if (db.user) rows[*db.user];
+  if (!c.settings.auth_user.empty()) rows[c.settings.auth_user];
+  rows["pgbouncer"];
+  for (pool::UserShared* u : fleet_.shared.directory.users()) rows[u->name];
+  std::map<std::string, pool::UserShared*> shared;
+  for (pool::UserShared* u : fleet_.shared.directory.users()) shared[u->name] = u;
+  for (auto& [name, row] : rows) {
+    row.name = name;
+    row.max_user_connections = static_cast<int>(c.settings.max_user_connections);
+    row.max_user_client_connections = static_cast<int>(c.settings.max_user_client_connections);
+    if (auto own = c.users.find(name); own != c.users.end()) {
+      const config::User& u = own->second;
+      row.pool_size = u.pool_size.value_or(-1);
+      row.reserve_pool_size = u.reserve_pool_size.value_or(-1);
+      if (u.pool_mode) row.pool_mode = config::to_text(*u.pool_mode);
+      row.max_user_connections = u.max_user_connections.value_or(row.max_user_connections);
+      row.max_user_client_connections = u.max_user_client_connections.value_or(row.max_user_client_connections);
+    }
+    if (auto it = shared.find(name); it != shared.end()) {
+      row.current_connections = it->second->servers.value();
+      row.current_client_connections = it->second->clients.value();
+    }
+    view.users.push_back(std::move(row));
+  }
+}
+
+}  // namespace pgf::worker

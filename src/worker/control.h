@@ -1,0 +1,87 @@
+#pragma once
+// The control thread: console commands, signals, RELOAD, statistics. Never on a query's way; waits for workers by
+// tickets, never by blocking, so one slow command (PAUSE) does not hold up another (SHOW).
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "admin/parse.h"
+#include "observe/report.h"
+#include "worker/fleet.h"
+
+namespace pgf::worker {
+
+class Control {
+ public:
+  using Loader = std::function<config::LoadResult()>;
+  Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log);
+
+  // Until the program is to end. signal_fd delivers SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2. Returns the
+  // exit status.
+  int run(int signal_fd);
+
+ private:
+  struct Console {  // who asked
+    session::ClientHandle client;
+    bool is_admin = false;
+  };
+  struct Ticket {
+    int left;
+    bool found = false;
+    std::vector<observe::Report> reports;
+    std::function<void(Ticket&)> then;
+  };
+  struct Waiting {  // PAUSE, WAIT_CLOSE: answered when it has become true everywhere
+    Console console;
+    std::string tag, database;  // empty database = all
+    bool close_needed;          // WAIT_CLOSE: until no server is close_needed; else until none is active
+  };
+
+  void receive(ConsoleCommand& m);
+  void receive(ConsoleGone&) {}
+  void receive(Done& m);
+  void receive(Gathered& m);
+
+  void execute(Console console, const admin::Command& command);
+  void show(Console console, const admin::Command& command);
+  void set(Console console, const admin::Command& command);
+  void pause(Console console, const admin::Command& command);
+  void resume(Console console, const admin::Command& command);
+  void kill(Console console, const admin::Command& command);
+  void reconnect(Console console, const admin::Command& command);
+  void able(Console console, const admin::Command& command, bool disabled);
+  std::string reload();  // error text or empty; the workers' acknowledgement comes by the ticket
+  void shutdown(admin::ShutdownMode mode);
+
+  void reply(const Console& console, std::string bytes, bool close = false);
+  void fail(const Console& console, std::string_view text, std::string_view sqlstate = "08P01");
+  void done(const Console& console, std::string_view tag);
+
+  std::uint64_t ticket(std::function<void(Ticket&)> then);
+  void order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then = {});
+  void gather(bool clients, bool servers, std::function<void(Ticket&)> then);
+  void fill(observe::Fleet& view, unsigned parts);
+  void fill_databases(observe::Fleet& view);
+  void fill_users(observe::Fleet& view);
+  pool::DatabaseShared* known_database(const std::string& name, bool create);
+
+  void on_signal(int number);
+  void tick(Usec now);
+  void check_waiting();
+  void check_exit();
+  void end_period(Usec now);
+
+  Fleet& fleet_;
+  Loader loader_;
+  std::function<void(const config::Settings&)> reopen_log_;
+  std::map<std::uint64_t, Ticket> tickets_;
+  std::uint64_t next_ticket_ = 1;
+  std::vector<Waiting> waiting_;
+  std::vector<observe::Fleet::Stats> last_stats_, growth_;
+  Usec period_ = kSecond, period_start_, next_tick_ = 0;
+  bool waiting_asked_ = false;
+  std::optional<int> exit_;
+};
+
+}  // namespace pgf::worker

@@ -1,0 +1,48 @@
+#include "worker/fleet.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "crypto/crypto.h"
+
+namespace pgf::worker {
+
+Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, Plan plan_)
+    : log(log_),
+      shared(plan_.workers, config_->settings.track_extra_parameters),
+      use_uring(plan_.use_uring),
+      resolver(net::ResolverOptions{config_->settings.dns_max_ttl, config_->settings.dns_nxdomain_ttl, 4, {}}),
+      control_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      config(std::move(config_)),
+      plan(std::move(plan_)) {
+  crypto::random_bytes(shared.credentials.process_key);
+  for (int i = 0; i < plan.workers; ++i) workers_.push_back(std::make_unique<Worker>(*this, i));
+}
+
+Fleet::~Fleet() {
+  stop();
+  control.drain([](ToControl* m) { delete m; });
+  close(control_event);
+}
+
+void Fleet::start() {
+  for (int i = 0; i < plan.workers; ++i)
+    worker(i).start(config, plan.listeners[static_cast<std::size_t>(i)], i == 0 ? plan.unix_listeners : std::vector<int>{});
+}
+
+void Fleet::stop() {
+  broadcast(Command{Order::stop, nullptr, 0});
+  for (auto& w : workers_) w->join();
+}
+
+void Fleet::broadcast(const ToWorker::Body& body) {
+  for (auto& w : workers_) w->post(body);
+}
+
+void Fleet::to_control(ToControl::Body body) {
+  control.push(new ToControl(std::move(body)));
+  std::uint64_t one = 1;
+  [[maybe_unused]] ssize_t n = write(control_event, &one, sizeof one);
+}
+
+}  // namespace pgf::worker

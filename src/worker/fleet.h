@@ -1,0 +1,46 @@
+#pragma once
+// The whole program: shared state, workers, and the mailbox of the control thread.
+#include <memory>
+#include <vector>
+
+#include "net/mailbox.h"
+#include "net/resolver.h"
+#include "worker/messages.h"
+#include "worker/worker.h"
+
+namespace pgf::worker {
+
+// What the main program decided before any thread exists.
+struct Plan {
+  int workers = 1;
+  bool use_uring = false;
+  std::string engine_reason;                // why not io_uring, if so
+  std::vector<std::vector<int>> listeners;  // per worker: its listening TCP sockets
+  std::vector<int> unix_listeners;          // accepted by worker 0, handed to the least loaded
+};
+
+class Fleet {
+ public:
+  Fleet(Log& log, std::shared_ptr<const config::Config> config, Plan plan);
+  ~Fleet();
+
+  void start();
+  void stop();  // ends and joins all workers
+  Worker& worker(int number) { return *workers_[static_cast<std::size_t>(number)]; }
+  void broadcast(const ToWorker::Body& body);
+  void to_control(ToControl::Body body);  // any thread
+
+  Log& log;
+  session::Shared shared;
+  const bool use_uring;
+  net::Resolver resolver;
+  net::Mailbox<ToControl> control;
+  int control_event = -1;  // eventfd: something is in `control`
+  std::shared_ptr<const config::Config> config;  // control thread only, once started
+  const Plan plan;
+
+ private:
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace pgf::worker

@@ -1,0 +1,124 @@
+#pragma once
+// All that workers and the control thread say to each other. One message = one struct; Worker::receive() and
+// Control::receive() are the only readers.
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "observe/report.h"
+#include "session/env.h"
+
+namespace pgf::worker {
+
+// ---- to a worker ----
+struct NewClient {  // an accepted socket that is better off here
+  int fd;
+  bool unix_socket;
+};
+struct MovedServer {
+  session::Server* server;
+  pool::PoolShared* pool;
+  int fd;
+};
+struct AskServers {  // `to` has clients waiting and was told that we have idle servers
+  pool::PoolShared* pool;
+  int to;
+  int count;
+};
+struct LentServers {  // the answer; the servers themselves come as MovedServer
+  pool::PoolShared* pool;
+  int count;
+};
+struct Poke {  // look at your queue: a server, a permit or a welcome has become available
+  pool::PoolShared* pool;
+};
+struct FailWaiters {
+  pool::PoolShared* pool;
+  std::string sqlstate, text;
+};
+struct EvictIdle {
+  pool::PoolShared* pool;
+};
+struct Cancel {  // for a client of yours
+  session::ClientHandle target;
+  wire::CancelKey key;
+  session::ClientHandle requester;
+};
+struct CancelDone {
+  session::ClientHandle requester;
+};
+struct Resolved {
+  session::Server* server;
+  std::uint64_t server_id;
+  pool::PoolShared* pool;
+  std::vector<net::Address> addresses;
+  std::string error;
+};
+struct ConsoleReply {
+  session::ClientHandle client;
+  std::string bytes;
+  bool close;
+};
+struct NewConfig {
+  std::shared_ptr<const config::Config> config;
+  std::uint64_t ticket;
+};
+enum class Order {
+  pause,              // close what is idle (the flags are set already)
+  resume,             // serve the queues
+  recycle,            // close_needed for servers of an older generation
+  kill,               // pool.database: all clients and servers
+  stop_listening,
+  reject_waiters,     // SHUTDOWN WAIT_FOR_SERVERS
+  stop,               // end the loop
+};
+struct Command {
+  Order order;
+  pool::DatabaseShared* database;  // null = all
+  std::uint64_t ticket;
+};
+struct KillClient {
+  session::ClientHandle client;
+  std::uint64_t id;
+  std::uint64_t ticket;
+};
+struct Gather {
+  bool clients, servers;
+  std::uint64_t ticket;
+};
+
+struct ToWorker {
+  using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel, CancelDone,
+                            Resolved, ConsoleReply, NewConfig, Command, KillClient, Gather>;
+  explicit ToWorker(Body b) : body(std::move(b)) {}
+  Body body;
+  ToWorker* mailbox_next = nullptr;
+};
+
+// ---- to the control thread ----
+struct ConsoleCommand {
+  session::ClientHandle client;
+  std::uint64_t client_id;
+  bool is_admin;
+  std::string text;
+};
+struct ConsoleGone {
+  session::ClientHandle client;
+};
+struct Done {  // a worker has carried out NewConfig, Command or KillClient
+  std::uint64_t ticket;
+  bool found = false;
+};
+struct Gathered {
+  std::uint64_t ticket;
+  observe::Report report;
+};
+struct ToControl {
+  using Body = std::variant<ConsoleCommand, ConsoleGone, Done, Gathered>;
+  explicit ToControl(Body b) : body(std::move(b)) {}
+  Body body;
+  ToControl* mailbox_next = nullptr;
+};
+
+}  // namespace pgf::worker

@@ -1,0 +1,237 @@
+#include "worker/worker.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "net/resolver.h"
+#include "net/socket.h"
+#include "session/cancel.h"
+#include "worker/fleet.h"
+
+namespace pgf::worker {
+
+static constexpr Usec kTick = 333 * kMillisecond;  // PgBouncer's maintenance period: all timeouts have this grain
+static constexpr int kTcp = 0, kUnix = 1;          // listener tags
+
+Worker::Worker(Fleet& fleet, int number) : session::Env(fleet.shared, fleet.log, number), fleet_(fleet) {
+  resolver = &fleet.resolver;
+}
+
+Worker::~Worker() {
+  mailbox_.drain([](ToWorker* m) { delete m; });
+}
+
+void Worker::start(std::shared_ptr<const config::Config> c, std::vector<int> tcp, std::vector<int> local) {
+  config = std::move(c);
+  listeners_ = std::move(tcp);
+  unix_listeners_ = std::move(local);
+  thread_ = std::thread([this] { main(); });
+}
+
+void Worker::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Worker::post(ToWorker::Body body) {
+  mailbox_.push(new ToWorker(std::move(body)));
+  if (net::Engine* e = wake_.load(std::memory_order_acquire)) e->wake();
+}
+
+void Worker::main() {
+  pthread_setname_np(pthread_self(), fmt::format("worker {}", worker).c_str());
+  engine_ = fleet_.use_uring ? net::make_uring() : net::make_epoll();
+  engine = engine_.get();
+  for (int fd : listeners_) engine->listen(fd, kTcp, this);
+  for (int fd : unix_listeners_) engine->listen(fd, kUnix, this);
+  wake_.store(engine, std::memory_order_release);
+  engine->wake();  // for what was posted before
+  window_start_ = net::monotonic_now();
+  engine->run(*this);
+  wake_.store(nullptr, std::memory_order_release);
+}
+
+Usec Worker::on_turn(Usec now) {
+  if (now >= next_tick_) {
+    next_tick_ = now + kTick;
+    tick(now);
+  }
+  Usec next = next_tick_;
+  if (!alone())
+    each_pool([&](session::Pool& p) {
+      if (Usec again = p.age_queue(now); again && again < next) next = again;
+    });
+  for (session::Client* c : dead_clients_) delete c;
+  for (session::Server* s : dead_servers_) delete s;
+  for (session::CancelLink* l : dead_links_) delete l;
+  dead_clients_.clear();
+  dead_servers_.clear();
+  dead_links_.clear();
+  return next;
+}
+
+void Worker::tick(Usec now) {
+  for (session::Client* c : clients_) {
+    if (!c) continue;
+    if (c->phase() > session::Client::Phase::password) continue;
+    Usec limit = settings().client_login_timeout;
+    if (limit > 0 && now - c->connect_time > limit) c->fatal(say::client_login_timeout);
+  }
+  each_pool([now](session::Pool& p) { p.tick(now); });
+  load.store(client_count_, std::memory_order_relaxed);
+}
+
+void Worker::on_wake() {
+  mailbox_.drain([this](ToWorker* m) {
+    std::unique_ptr<ToWorker> owner(m);
+    std::visit([this](auto& body) { receive(body); }, m->body);
+  });
+}
+
+// The kernel's hash spreads connections badly (design.md section 2): a socket goes to the least loaded worker.
+void Worker::on_accept(int fd, int tag) {
+  int best = worker, mine = load.load(std::memory_order_relaxed);
+  int least = mine - (tag == kTcp ? 1 : 0);  // a tie is no reason to move
+  for (int i = 0; i < shared.workers; ++i) {
+    int theirs = fleet_.worker(i).load.load(std::memory_order_relaxed);
+    if (i != worker && theirs < least) {
+      least = theirs;
+      best = i;
+    }
+  }
+  fleet_.worker(best).load.fetch_add(1, std::memory_order_relaxed);
+  if (best == worker) return new_client(fd, tag == kUnix);
+  ++clients_out_;
+  fleet_.worker(best).post(NewClient{fd, tag == kUnix});
+}
+
+void Worker::on_accept_error(int error, int) { log(LogLevel::error, "accept() failed: {}", strerror(error)); }
+
+void Worker::new_client(int fd, bool unix_socket) {
+  const config::Settings& s = settings();
+  if (!unix_socket)
+    net::set_tcp_options(fd, {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt), static_cast<int>(s.tcp_keepidle),
+                              static_cast<int>(s.tcp_keepintvl), static_cast<int>(s.tcp_user_timeout),
+                              static_cast<int>(s.tcp_socket_buffer)});
+  new session::Client(*this, fd, unix_socket);  // buries itself
+}
+
+std::uint32_t Worker::add_client(session::Client* client) {
+  ++client_count_;
+  if (free_slots_.empty()) {
+    clients_.push_back(client);
+    return static_cast<std::uint32_t>(clients_.size() - 1);
+  }
+  std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  clients_[slot] = client;
+  return slot;
+}
+
+void Worker::bury(session::Client* client) {
+  clients_[client->slot] = nullptr;
+  free_slots_.push_back(client->slot);
+  --client_count_;
+  load.fetch_sub(1, std::memory_order_relaxed);
+  dead_clients_.push_back(client);
+}
+void Worker::bury(session::Server* server) { dead_servers_.push_back(server); }
+void Worker::bury(session::CancelLink* link) { dead_links_.push_back(link); }
+
+session::Client* Worker::find(session::ClientHandle handle) {
+  if (handle.slot >= clients_.size()) return nullptr;
+  session::Client* c = clients_[handle.slot];
+  return c && c->id == handle.id ? c : nullptr;
+}
+
+session::Pool& Worker::pool(pool::PoolShared& shared_pool) {
+  if (pools_.size() <= shared_pool.number) pools_.resize(shared_pool.number + 1);
+  auto& slot = pools_[shared_pool.number];
+  if (!slot) slot = std::make_unique<session::Pool>(*this, shared_pool);
+  return *slot;
+}
+
+void Worker::ship(session::Server* server, int fd, int to) {
+  ++servers_out_;
+  fleet_.worker(to).post(MovedServer{server, &server->pool->shared, fd});
+}
+
+void Worker::ask_for_server(pool::PoolShared& p, int from, int count) {
+  fleet_.worker(from).post(AskServers{&p, worker, count});
+}
+
+void Worker::poke(pool::PoolShared& p) {
+  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire);
+  for (int w = 0; waiting; ++w, waiting >>= 1)
+    if ((waiting & 1) && w != worker) fleet_.worker(w).post(Poke{&p});
+}
+
+// A server connection is gone. Whoever is held up by a limit that it counted in may go on: this pool's waiters and,
+// under max_db_connections or max_user_connections, those of its siblings.
+void Worker::poke_after_close(pool::PoolShared& closed) {
+  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
+    bool sibling = &p->database == &closed.database || &p->user == &closed.user;
+    if (!sibling) continue;
+    poke(*p);
+    if (p->number < pools_.size() && pools_[p->number] && !pools_[p->number]->waiting.empty()) post(Poke{p});
+  }
+}
+
+// max_db_connections or max_user_connections is reached: the longest idle server of a sibling pool makes room.
+void Worker::evict_idle(pool::PoolShared& wanted, bool by_user) {
+  pool::PoolShared* victim = nullptr;
+  int where = -1;
+  Usec oldest = 0;
+  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
+    if (by_user ? &p->user != &wanted.user : &p->database != &wanted.database) continue;
+    if (p == &wanted) continue;
+    for (int w = 0; w < shared.workers; ++w) {
+      Usec since = 0;
+      if (alone()) {
+        session::Pool* local = p->number < pools_.size() ? pools_[p->number].get() : nullptr;
+        if (local && !local->idle.empty()) since = local->idle.back()->idle_since;
+      } else if (p->idle(w).count.load(std::memory_order_relaxed) > 0) {
+        since = p->idle(w).oldest.load(std::memory_order_relaxed);
+      }
+      if (since && (!victim || since < oldest)) {
+        victim = p;
+        where = w;
+        oldest = since;
+      }
+    }
+  }
+  if (victim) fleet_.worker(where).post(EvictIdle{victim});
+}
+
+void Worker::fail_waiters(pool::PoolShared& p, std::string sqlstate, std::string text) {
+  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire);
+  for (int w = 0; w < shared.workers; ++w)
+    if (w != worker && (waiting >> w & 1)) fleet_.worker(w).post(FailWaiters{&p, sqlstate, text});
+  pool(p).fail_waiters(sqlstate, text);
+}
+
+void Worker::cancel(const wire::CancelKey& key, session::ClientHandle requester) {
+  session::ClientHandle target = shared.cancels.find(key);
+  if (target.worker < 0) {
+    log(LogLevel::debug, "failed cancel request");
+    return post(CancelDone{requester});
+  }
+  fleet_.worker(target.worker).post(Cancel{target, key, requester});
+}
+
+void Worker::cancel_done(session::ClientHandle requester) {
+  if (requester.worker >= 0) fleet_.worker(requester.worker).post(CancelDone{requester});
+}
+
+void Worker::resolve(std::string host, session::Server* server) {
+  resolver->start(host, [this, server, id = server->id, p = &server->pool->shared](const std::vector<net::Address>& addresses,
+                                                                                 const std::string& error) {
+    post(Resolved{server, id, p, addresses, error});
+  });
+}
+
+void Worker::console(session::Client& client, std::string command) {
+  fleet_.to_control(ConsoleCommand{{worker, client.slot, client.id}, client.id, client.is_admin, std::move(command)});
+}
+
+}  // namespace pgf::worker

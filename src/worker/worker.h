@@ -1,0 +1,100 @@
+#pragma once
+// One thread with its loop, its clients, its part of every pool. Everything is used by its own thread only, except
+// post() and the public atomics.
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "net/mailbox.h"
+#include "session/pool.h"
+#include "worker/messages.h"
+
+namespace pgf::worker {
+
+class Fleet;
+
+class Worker final : public session::Env, public net::LoopOwner, public net::AcceptOwner {
+ public:
+  Worker(Fleet& fleet, int number);
+  ~Worker();
+
+  void start(std::shared_ptr<const config::Config> config, std::vector<int> listeners, std::vector<int> unix_listeners);
+  void join();
+  void post(ToWorker::Body body);  // any thread
+
+  // Written by this worker (by add_pending: any), read by all: how many clients it has or is about to get.
+  alignas(64) std::atomic<int> load{0};
+
+ private:
+  void main();
+  // LoopOwner, AcceptOwner
+  Usec on_turn(Usec now) override;
+  void on_wake() override;
+  void on_accept(int fd, int tag) override;
+  void on_accept_error(int error, int tag) override;
+  // Env
+  void bury(session::Client* client) override;
+  void bury(session::Server* server) override;
+  void bury(session::CancelLink* link) override;
+  std::uint32_t add_client(session::Client* client) override;
+  session::Pool& pool(pool::PoolShared& shared) override;
+  void ship(session::Server* server, int fd, int to) override;
+  void ask_for_server(pool::PoolShared& pool, int from_worker, int count) override;
+  void poke(pool::PoolShared& pool) override;
+  void poke_after_close(pool::PoolShared& pool) override;
+  void evict_idle(pool::PoolShared& wanted, bool by_user) override;
+  void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) override;
+  void cancel(const wire::CancelKey& key, session::ClientHandle requester) override;
+  void cancel_done(session::ClientHandle requester) override;
+  void resolve(std::string host, session::Server* server) override;
+  void console(session::Client& client, std::string command) override;
+
+  // worker_receive.cc
+  void receive(NewClient&);
+  void receive(MovedServer&);
+  void receive(AskServers&);
+  void receive(LentServers&);
+  void receive(Poke&);
+  void receive(FailWaiters&);
+  void receive(EvictIdle&);
+  void receive(Cancel&);
+  void receive(CancelDone&);
+  void receive(Resolved&);
+  void receive(ConsoleReply&);
+  void receive(NewConfig&);
+  void receive(Command&);
+  void receive(KillClient&);
+  void receive(Gather&);
+
+  void new_client(int fd, bool unix_socket);
+  session::Client* find(session::ClientHandle handle);
+  void tick(Usec now);
+  template <class F>
+  void each_pool(F&& f) {
+    for (auto& p : pools_)
+      if (p) f(*p);
+  }
+  void report_clients(observe::Report& report);
+  void report_servers(observe::Report& report);
+  void report_pools(observe::Report& report);
+
+  Fleet& fleet_;
+  std::unique_ptr<net::Engine> engine_;
+  std::thread thread_;
+  net::Mailbox<ToWorker> mailbox_;
+  std::atomic<net::Engine*> wake_{nullptr};  // set by this worker once its engine exists
+  std::vector<int> listeners_, unix_listeners_;
+  std::vector<session::Client*> clients_;
+  std::vector<std::uint32_t> free_slots_;
+  int client_count_ = 0;
+  std::vector<std::unique_ptr<session::Pool>> pools_;  // by PoolShared::number
+  std::vector<session::Client*> dead_clients_;
+  std::vector<session::Server*> dead_servers_;
+  std::vector<session::CancelLink*> dead_links_;
+  Usec next_tick_ = 0, busy_since_ = 0, busy_sum_ = 0, window_start_ = 0;
+  double busy_share_ = 0;
+  std::uint64_t servers_in_ = 0, servers_out_ = 0, clients_in_ = 0, clients_out_ = 0;
+};
+
+}  // namespace pgf::worker

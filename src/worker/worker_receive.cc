@@ -1,0 +1,279 @@
+// What a worker does with each message (messages.h).
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include "net/socket.h"
+#include "session/cancel.h"
+#include "worker/fleet.h"
+#include "worker/worker.h"
+
+namespace pgf::worker {
+
+using session::Client;
+using session::Server;
+
+void Worker::receive(NewClient& m) {
+  ++clients_in_;
+  new_client(m.fd, m.unix_socket);
+}
+
+void Worker::receive(MovedServer& m) {
+  ++servers_in_;
+  session::Pool& p = pool(*m.pool);
+  m.server->arrive(p, m.fd);
+  p.server_arrived(*m.server);
+}
+
+void Worker::receive(AskServers& m) {
+  int sent = pool(*m.pool).lend(m.to, m.count);
+  fleet_.worker(m.to).post(LentServers{m.pool, sent});
+}
+
+void Worker::receive(LentServers& m) { pool(*m.pool).lend_answered(m.count); }
+void Worker::receive(Poke& m) { pool(*m.pool).service(); }
+void Worker::receive(FailWaiters& m) { pool(*m.pool).fail_waiters(m.sqlstate, m.text); }
+void Worker::receive(EvictIdle& m) { pool(*m.pool).evict_one(); }
+
+void Worker::receive(Cancel& m) {
+  Client* client = find(m.target);
+  if (!client || client->cancel_key != m.key) return cancel_done(m.requester);
+  session::CancelLink::begin(*client, m.requester);
+}
+
+void Worker::receive(CancelDone& m) {
+  if (Client* client = find(m.requester)) client->cancel_settled("successfully sent cancel request");
+}
+
+void Worker::receive(Resolved& m) {
+  Server* found = nullptr;  // the server may be gone, its address taken by another
+  pool(*m.pool).login.each([&](Server& s) {
+    if (&s == m.server && s.id == m.server_id) found = &s;
+  });
+  if (found) found->resolved(m.addresses, m.error);
+}
+
+void Worker::receive(ConsoleReply& m) {
+  if (Client* client = find(m.client)) client->console_reply(m.bytes, m.close);
+}
+
+void Worker::receive(NewConfig& m) {
+  auto old = std::exchange(config, m.config);
+  each_pool([&](session::Pool& p) {
+    config::Database before = p.entry();
+    p.configure();
+    if (p.shared.database.name == "pgbouncer") return;
+    if (p.removed())
+      p.drop_all(say::database_removed);
+    else if (config::needs_new_servers(before, p.entry()))
+      p.recycle();
+  });
+  each_pool([](session::Pool& p) { p.service(); });
+  fleet_.to_control(Done{m.ticket});
+}
+
+void Worker::receive(Command& m) {
+  auto concerned = [&](session::Pool& p) {
+    return p.shared.database.name != "pgbouncer" && (!m.database || m.database == &p.shared.database);
+  };
+  switch (m.order) {
+    case Order::pause:
+      each_pool([&](session::Pool& p) { if (concerned(p)) p.pause_servers(); });
+      break;
+    case Order::resume:
+      each_pool([&](session::Pool& p) { if (concerned(p)) p.service(); });
+      break;
+    case Order::recycle:
+      each_pool([&](session::Pool& p) { if (concerned(p)) p.recycle(); });
+      break;
+    case Order::kill:
+      each_pool([&](session::Pool& p) { if (concerned(p)) p.drop_all(say::database_removed); });
+      break;
+    case Order::stop_listening:
+      for (int fd : listeners_) engine->unlisten(fd);
+      listeners_.clear();
+      break;
+    case Order::reject_waiters:
+      each_pool([&](session::Pool& p) {
+        if (!concerned(p)) return;
+        p.pause_servers();
+        p.fail_waiters(say::server_shutting_down.sqlstate, say::server_shutting_down.text);
+      });
+      break;
+    case Order::stop:
+      engine->stop();
+      break;
+  }
+  fleet_.to_control(Done{m.ticket});
+}
+
+void Worker::receive(KillClient& m) {
+  bool found = false;
+  for (Client* c : clients_)
+    if (c && c->id == m.id && c->phase() > Client::Phase::welcome) {
+      c->fatal(say::forced);
+      found = true;
+      break;
+    }
+  fleet_.to_control(Done{m.ticket, found});
+}
+
+static Usec wall(Usec monotonic, Usec now) {
+  timeval tv;
+  gettimeofday(&tv, nullptr);
+  return static_cast<Usec>(tv.tv_sec) * kSecond + tv.tv_usec - (now - monotonic);
+}
+
+static std::string shown_state(const Client& c) {
+  switch (c.phase()) {
+    case Client::Phase::welcome:
+    case Client::Phase::waiting: return "waiting";
+    case Client::Phase::setting:
+    case Client::Phase::active: return "active";
+    case Client::Phase::console:
+    case Client::Phase::asking: return "active";
+    case Client::Phase::cancel: return "waiting_cancel_req";
+    default: return "idle";
+  }
+}
+
+static const char* shown_state(const Server& s) {
+  switch (s.phase()) {
+    case Server::Phase::setting:
+    case Server::Phase::active: return "active";
+    case Server::Phase::idle:
+    case Server::Phase::moving: return "idle";
+    case Server::Phase::resetting:
+    case Server::Phase::checking: return "tested";
+    case Server::Phase::being_canceled: return "being_canceled";
+    default: return "new";
+  }
+}
+
+static void local_end(observe::SocketRow& row, int fd) {
+  auto local = net::local_address(fd);
+  if (!local) return;
+  row.local_addr = net::format_host(*local);
+  row.local_port = local->is_unix() ? row.port : local->port();
+}
+
+void Worker::report_clients(observe::Report& report) {
+  int app = shared.names.find("application_name");
+  for (Client* c : clients_) {
+    if (!c) continue;
+    if (c->phase() <= Client::Phase::password) {
+      ++report.login_clients;
+      continue;
+    }
+    observe::SocketRow row;
+    row.type = 'C';
+    row.user = c->user ? c->user->name : "(nouser)";
+    row.database = c->database ? c->database->name : "(nodb)";
+    row.state = shown_state(*c);
+    row.addr = c->address();
+    row.port = c->port();
+    local_end(row, c->stream->fd());
+    row.connect_time = wall(c->connect_time, now());
+    row.request_time = wall(c->request_time, now());
+    row.wait = c->wait_time_at(now());
+    row.ptr = reinterpret_cast<std::uint64_t>(c);
+    row.link = reinterpret_cast<std::uint64_t>(c->server);
+    row.remote_pid = c->unix_pid();
+    if (c->params().size() > app && c->params().get(app)) row.application_name = *c->params().get(app);
+    row.prepared_statements = static_cast<int>(c->statements());
+    row.id = c->id;
+    row.worker = worker;
+    report.clients.push_back(std::move(row));
+  }
+}
+
+void Worker::report_servers(observe::Report& report) {
+  int app = shared.names.find("application_name");
+  each_pool([&](session::Pool& p) {
+    auto add = [&](Server& s) {
+      observe::SocketRow row;
+      row.type = 'S';
+      row.user = p.server_user();
+      row.database = p.shared.database.name;
+      row.state = shown_state(s);
+      row.addr = s.address();
+      row.port = s.port();
+      if (s.stream) local_end(row, s.stream->fd());
+      row.connect_time = wall(s.connect_time, now());
+      row.request_time = wall(s.request_time, now());
+      row.close_needed = s.close_needed;
+      row.ptr = reinterpret_cast<std::uint64_t>(&s);
+      row.link = reinterpret_cast<std::uint64_t>(s.client);
+      row.remote_pid = s.backend_pid();
+      if (s.params().get(app)) row.application_name = *s.params().get(app);
+      row.prepared_statements = static_cast<int>(s.prepared());
+      row.id = s.id;
+      row.worker = worker;
+      report.servers.push_back(std::move(row));
+    };
+    for (auto* l : {&p.active, &p.idle, &p.tested, &p.login, &p.held_back, &p.moving}) l->each(add);
+  });
+}
+
+void Worker::report_pools(observe::Report& report) {
+  each_pool([&](session::Pool& p) {
+    observe::PoolRow row;
+    row.database = p.shared.database.name;
+    row.user = p.server_user();
+    row.cl_active = static_cast<int>(p.clients.size());
+    row.cl_waiting = static_cast<int>(p.waiting.size());
+    p.cancel_links.each([&](session::CancelLink& l) {
+      ++(l.sent() ? row.cl_active_cancel_req : row.cl_waiting_cancel_req);
+      ++row.sv_active_cancel;
+    });
+    row.cl_waiting_cancel_req += static_cast<int>(p.queued_cancels());
+    row.sv_active = static_cast<int>(p.active.size());
+    row.sv_being_canceled = static_cast<int>(p.held_back.size());
+    row.sv_idle = static_cast<int>(p.idle.size() + p.moving.size());
+    row.sv_tested = static_cast<int>(p.tested.size());
+    row.sv_login = static_cast<int>(p.login.size());
+    if (Client* first = p.waiting.front()) row.maxwait = now() - first->query_clock();
+    row.pool_mode = p.policy().pool_mode;
+    if (p.entry().hosts.size() > 1) row.load_balance_hosts = config::to_text(p.entry().load_balance_hosts);
+    const session::PoolCounters& c = p.counters;
+    row.counters = {c.assignments, c.xacts,     c.queries,       c.received,       c.sent,  c.xact_time,
+                    c.query_time,  c.wait_time, c.client_parses, c.server_parses, c.binds, c.logins};
+    report.worker.servers_active += row.sv_active;
+    report.worker.servers_idle += row.sv_idle;
+    report.worker.waiting += row.cl_waiting;
+    report.worker.transactions += c.xacts;
+    report.worker.received += c.received;
+    report.worker.sent += c.sent;
+    report.pools.push_back(std::move(row));
+  });
+}
+
+void Worker::receive(Gather& m) {
+  Gathered answer{m.ticket, {}};
+  if (m.clients) report_clients(answer.report);
+  if (m.servers) report_servers(answer.report);
+  report_pools(answer.report);
+  observe::WorkerRow& w = answer.report.worker;
+  w.worker = worker;
+  w.engine = engine->name();
+  w.clients = client_count_;
+  timespec cpu;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+  w.cpu_seconds = static_cast<double>(cpu.tv_sec) + static_cast<double>(cpu.tv_nsec) / 1e9;
+  Usec now_us = net::monotonic_now(), cpu_us = static_cast<Usec>(w.cpu_seconds * 1e6);
+  if (now_us - window_start_ > kSecond / 10) {  // share of the time since the last question, at least 0.1 s
+    busy_share_ = static_cast<double>(cpu_us - busy_sum_) / static_cast<double>(now_us - window_start_);
+    window_start_ = now_us;
+    busy_sum_ = cpu_us;
+  }
+  w.busy = busy_share_;
+  w.loop_turns = engine->turns;
+  w.syscalls = engine->syscalls;
+  w.clients_in = clients_in_;
+  w.clients_out = clients_out_;
+  w.servers_in = servers_in_;
+  w.servers_out = servers_out_;
+  fleet_.to_control(std::move(answer));
+}
+
+}  // namespace pgf::worker

@@ -1,0 +1,169 @@
+"""Cancel requests reach their own query from any worker, and never another's."""
+import random
+import threading
+import time
+
+import psycopg
+import pytest
+
+import wire
+from conftest import wait_until
+
+
+@pytest.mark.workers(1, 2, 4)
+def test_cancel_running_query(pooler):
+    p = pooler()
+    with p.login() as c:
+        for _ in range(10):  # the kernel deals the cancel connections to different workers
+            c.send(wire.query("select pg_sleep(600)"))
+            wait_until(lambda: p.pool()["sv_active"] == 1, "the query runs")
+            time.sleep(0.02)
+            wire.cancel(c.address, c.key)
+            out = c.until("Z")
+            assert out[-2].code == "57014" and out[-1].body == b"I"
+        assert c.value("select 1") == "1"
+
+
+def test_cancel_through_unix_socket_and_driver(pooler):
+    p = pooler()
+    with p.login() as c:
+        c.send(wire.query("select pg_sleep(600)"))
+        wait_until(lambda: p.pool()["sv_active"] == 1)
+        time.sleep(0.1)
+        wire.cancel(p.unix, c.key)
+        assert c.until("Z")[-2].code == "57014"
+    with p.connect() as c:
+        timer = threading.Timer(0.3, c.cancel)
+        timer.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute("select pg_sleep(600)")
+        timer.join()
+        assert c.execute("select 1").fetchone() == (1,)
+
+
+def test_cancel_of_idle_wrong_and_gone(pooler):
+    p = pooler(default_pool_size=1)
+    a, b = p.login(), p.login()
+    assert a.value("select 1") == "1"
+    b.send(wire.query("select pg_sleep(0.5), 7"))
+    wire.cancel(a.address, a.key)  # idle
+    wire.cancel(a.address, bytes(8))  # nobody
+    flipped = bytes(x ^ 1 if i == 6 else x for i, x in enumerate(b.key))
+    wire.cancel(a.address, flipped)  # almost b
+    a.close()
+    wire.cancel(b.address, a.key)  # gone
+    assert b.until("Z")[1].row[1] == "7"
+    assert b.value("select 1") == "1"
+    b.close()
+
+
+@pytest.mark.parametrize("packet", [
+    wire.cancel_packet(b""), wire.cancel_packet(b"1234"), wire.cancel_packet(b"123456789"),
+    wire.cancel_packet(bytes(300))], ids=["0", "4", "9", "300"])
+def test_cancel_packet_of_wrong_size(pooler, packet):
+    p = pooler()
+    with p.wire() as c:
+        c.send(packet)
+        assert c.until_closed() == []
+    with p.login() as c:
+        assert c.value("select 1") == "1"
+
+
+@pytest.mark.workers(1, 4)
+def test_keys_differ(pooler):
+    p = pooler()
+    clients = [p.login() for _ in range(60)]
+    assert len({c.key for c in clients}) == 60
+    for c in clients:
+        c.close()
+
+
+@pytest.mark.workers(1, 4)
+def test_never_the_next_client(pooler):
+    """Pool of one: a's short query ends while its cancel arrives; b, who gets the server next, must not feel it."""
+    p = pooler(default_pool_size=1)
+    with p.login() as a, p.login() as b:
+        for i in range(150):
+            a.send(wire.query("select pg_sleep(0.001)"))
+            b.send(wire.query(f"select {i} from pg_sleep(0.004)"))
+            t = threading.Thread(target=wire.cancel, args=(a.address, a.key))
+            t.start()
+            out = b.until("Z")
+            assert [m.type for m in out] == ["T", "D", "C", "Z"], (i, out)
+            assert out[1].row == [str(i)]
+            a.until("Z")
+            t.join()
+
+
+@pytest.mark.workers(2, 4, 8)
+def test_thousand_random_cancels(pooler):
+    """Clients with short and endless queries; each knows whether somebody asked to cancel it."""
+    p = pooler(default_pool_size=6)
+    total, lock, failures = [0], threading.Lock(), []
+    goal = 1000
+
+    def work(seed):
+        rnd = random.Random(seed)
+        try:
+            with p.login() as c:
+                while total[0] < goal:
+                    kind = rnd.choice(["long", "short", "plain"])
+                    if kind == "plain":
+                        assert [m.type for m in c.query(f"select {seed} from pg_sleep(0.002)")] == ["T", "D", "C", "Z"]
+                        continue
+                    c.send(wire.query("select pg_sleep(600)" if kind == "long" else "select pg_sleep(0.003)"))
+                    done = threading.Event()
+
+                    def shoot():
+                        # A queued or idle client ignores a cancel, so a long query needs them until it stops.
+                        while True:
+                            time.sleep(rnd.random() * 0.004)
+                            wire.cancel(c.address, c.key)
+                            with lock:
+                                total[0] += 1
+                            if kind == "short" or done.wait(0.02):
+                                return
+                    t = threading.Thread(target=shoot, daemon=True)
+                    t.start()
+                    out = c.until("Z")
+                    done.set()
+                    t.join()  # none is on its way when the next query starts
+                    if kind == "long":
+                        assert out[-2].type == "E" and out[-2].code == "57014"
+                    assert out[-1].body == b"I"
+        except BaseException as e:  # noqa: BLE001
+            failures.append((seed, repr(e)))
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(16)]
+    [t.start() for t in threads]
+    [t.join(240) for t in threads]
+    assert not any(t.is_alive() for t in threads), "somebody hangs"
+    assert not failures, failures[:3]
+    assert total[0] >= goal
+    pool = wait_until(lambda: (x := p.pool())["cl_active"] == 0 and x)
+    assert all(pool[k] == 0 for k in ("cl_waiting", "cl_active_cancel_req", "cl_waiting_cancel_req", "sv_active",
+                                      "sv_active_cancel", "sv_being_canceled"))
+
+
+@pytest.mark.ours
+def test_cancel_of_a_waiting_client(pooler):
+    """PgBouncer ignores it; here the queued query ends with 57014 and the client lives on."""
+    p = pooler(default_pool_size=1)
+    with p.login() as a, p.login() as b:
+        a.query("begin")
+        b.send(wire.query("select 1"))
+        wait_until(lambda: p.pool()["cl_waiting"] == 1, "b waits")
+        wire.cancel(b.address, b.key)
+        out = b.until("Z")
+        assert [m.type for m in out] == ["E", "Z"] and out[0].code == "57014"
+        a.query("commit")
+        assert b.value("select 1") == "1"
+
+
+@pytest.mark.workers(1, 4)
+def test_cancels_do_not_count_as_clients(pooler):
+    p = pooler(max_client_conn=1)
+    with p.login() as c:
+        c.send(wire.query("select pg_sleep(600)"))
+        time.sleep(0.3)
+        wire.cancel(c.address, c.key)
+        assert c.until("Z")[-2].code == "57014"
