@@ -1,6 +1,8 @@
 // The life of a stream, on both engines: bytes, pauses, ends, leaving, connecting, accepting, waking.
 #include "net/engine.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <thread>
 
@@ -495,6 +497,28 @@ TEST_P(EngineTest, AcceptStorm) {
   loop->spin(5 * kMillisecond);
   EXPECT_EQ(a.fds.size(), static_cast<std::size_t>(kClients));
   ::close(c);
+  ::close(fd);
+}
+
+// Out of descriptors: told once, paused, then accepting again.
+TEST_P(EngineTest, AcceptPausesOnError) {
+  auto [fd, address] = listener();
+  Acceptor a;
+  int client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  rlimit before{};
+  ASSERT_EQ(0, ::getrlimit(RLIMIT_NOFILE, &before));
+  rlimit none{3, before.rlim_max};
+  ASSERT_EQ(0, ::setrlimit(RLIMIT_NOFILE, &none));  // before listen(): io_uring takes the limit when accept is armed
+  engine->listen(fd, 1, &a);
+  ASSERT_EQ(0, ::connect(client, address.get(), address.length));
+  EXPECT_TRUE(loop->until([&] { return a.errors > 0; }));
+  loop->spin(100 * kMillisecond);
+  EXPECT_EQ(a.errors, 1);
+  ASSERT_EQ(0, ::setrlimit(RLIMIT_NOFILE, &before));
+  EXPECT_TRUE(a.fds.empty());
+  EXPECT_TRUE(loop->until([&] { return a.fds.size() == 1; }, kAcceptPause + 2 * kSecond));
+  engine->unlisten(fd);
+  ::close(client);
   ::close(fd);
 }
 

@@ -48,7 +48,7 @@ EXE = Path(os.environ.get("POOLER_EXE") or ROOT / "build/release/pgflotilla").ab
 OURS = EXE.name.startswith("pgflotilla")
 SANITIZED = OURS and EXE.exists() and any(m in EXE.read_bytes() for m in (b"__asan_init", b"__tsan_init"))
 # Generous: only a hang guard, under sanitizers everything is slow.
-PATIENCE = 120
+PATIENCE = 60
 
 
 def io_uring_allowed():

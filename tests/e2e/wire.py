@@ -68,7 +68,7 @@ class Msg:
         return out
 
 
-class Closed(Exception):
+class Closed(ConnectionError):
     """The other side closed the connection."""
 
 
@@ -124,7 +124,7 @@ TERMINATE = msg("X")
 
 
 class Wire:
-    def __init__(self, port, host="127.0.0.1", unix=None, timeout=60, rcvbuf=None):
+    def __init__(self, port, host="127.0.0.1", unix=None, timeout=30, rcvbuf=None):
         self.address = unix or (host, port)
         self.sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
         if rcvbuf:
@@ -146,7 +146,10 @@ class Wire:
 
     # bytes
     def send(self, *parts):
-        self.sock.sendall(b"".join(parts))
+        try:
+            self.sock.sendall(b"".join(parts))
+        except (ConnectionResetError, BrokenPipeError):
+            raise Closed(bytes(self.buf)) from None
 
     def send_slowly(self, data, pause=0.0):
         for i in range(len(data)):
