@@ -120,7 +120,7 @@ int run(const Options& options) {
     worker::Fleet fleet(log, config, std::move(plan));
     fleet.start();
     worker::Control control(
-        fleet, [&options] { return load(options.config); },
+        fleet, [&options] { return load(options.config); }, unsupported,
         [&](const config::Settings& now) {
           if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
         });

@@ -33,7 +33,10 @@ Client::Client(Env& env, int fd, bool unix_socket)
   stream->resume();
 }
 
-Client::~Client() { env_->shared.clients.put(); }
+Client::~Client() {
+  env_->shared.clients.put();
+  if (admitted_) env_->shared.admitted.put();
+}
 
 void Client::on_bytes(net::Stream&, const net::Received& received) {
   request_time = env_->now();
@@ -129,7 +132,7 @@ void Client::fatal(std::string_view sqlstate, std::string_view text) {
   std::string out;
   wire::error(out, "FATAL", sqlstate, text);
   // Not in the middle of a message that is being relayed: the client could not read it anyway.
-  if (!server || !server->mid_message()) stream->send(as_bytes(out));
+  if (!cut_ && !(server && server->mid_message())) stream->send(as_bytes(out));
   if (env_->settings().log_disconnections)
     log(LogLevel::log, fmt::format("closing because: {} (age={}s)", text, (env_->now() - connect_time) / kSecond));
   if (env_->settings().log_pooler_errors) log(LogLevel::warning, fmt::format("pooler error: {}", text));
@@ -161,6 +164,7 @@ void Client::bad_header(Bytes bytes) {
 }
 
 void Client::server_lost(const Say& reason, std::string_view text) {
+  cut_ = server && server->mid_message();
   server = nullptr;
   fatal(reason, text);
 }

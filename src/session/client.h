@@ -127,6 +127,8 @@ class Client final : public net::StreamOwner, public ListNode {
 
   Phase phase_ = Phase::first;
   bool paused_ = false;          // reading is paused because held_ or the server's queue is full
+  bool admitted_ = false;        // has a place under max_client_conn
+  bool cut_ = false;             // the server went in the middle of a message: nothing readable can follow
   bool discarding_ = false;      // body_left_ is thrown away
   std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
   Usec query_start_ = 0, xact_start_ = 0;

@@ -103,8 +103,10 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (login_->database.empty()) login_->database = login_->user;
   login_->console = login_->database == "pgbouncer";
 
-  if (!login_->console && env_->shared.clients.value() > env_->settings().max_client_conn)
+  // Taken, not compared: of many that arrive at once exactly as many get in as there are places.
+  if (!env_->shared.admitted.take(login_->console ? 0 : static_cast<int>(env_->settings().max_client_conn)))
     return fatal(say::max_clients);
+  admitted_ = true;
   if (login_->minor > 0 || !login_->pq_options.empty()) {
     std::string out;
     wire::negotiate_protocol_version(out, 0x00030000, login_->pq_options);
@@ -337,7 +339,10 @@ void Client::enter_pool() {
   pool->queue_for_welcome(*this);
 }
 
-void Client::welcome_ready() { send_welcome(); }
+void Client::welcome_ready() {
+  send_welcome();
+  consume_held();
+}
 
 void Client::send_welcome() {
   const pool::Welcome& w = *pool->welcome();
@@ -352,6 +357,7 @@ void Client::send_welcome() {
   if (!env_->settings().login_notify_message.empty()) wire::notice(out, env_->settings().login_notify_message);
   wire::ready_for_query(out, 'I');
   stream->send(as_bytes(out));
+  log(LogLevel::debug, "logged in");
   login_.reset();
   phase_ = Phase::idle;
 }

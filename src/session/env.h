@@ -85,6 +85,7 @@ struct Shared {
   CancelRegistry cancels;
   Credentials credentials;
   pool::Counter clients;                     // every client socket; all workers
+  pool::Counter admitted;                    // those that said who they are: max_client_conn; all workers
   std::atomic<std::uint64_t> next_id{1};     // clients and servers, in creation order; all workers
   std::atomic<bool> paused{false};           // PAUSE; control thread writes
   std::atomic<bool> suspended{false};        // SUSPEND; control thread writes

@@ -12,6 +12,10 @@ namespace pgf::session {
 static constexpr Usec kPeekAge = 5 * kMillisecond;
 // A server idle for longer than this has its socket watched, so that its death is noticed at once.
 static constexpr Usec kWatchAge = 300 * kMillisecond;
+// How long another worker may take to answer a request for servers.
+static constexpr Usec kAnswerTime = 10 * kMillisecond;
+// How long a server may take to say goodbye before its place is given away.
+static constexpr Usec kFarewellTime = kSecond;
 
 Pool::Pool(Env& env_, pool::PoolShared& shared_) : env(env_), shared(shared_) { configure(); }
 
@@ -52,6 +56,7 @@ void Pool::list(Server& server, Server::Phase phase) {
     case P::checking: tested.push_back(&server); break;
     case P::being_canceled: held_back.push_back(&server); break;
     case P::moving: moving.push_back(&server); break;
+    case P::closing: closing.push_back(&server); break;
     case P::dead: break;
   }
 }
@@ -74,6 +79,7 @@ void Pool::unlist(Server& server) {
     case P::checking: tested.remove(&server); break;
     case P::being_canceled: held_back.remove(&server); break;
     case P::moving: moving.remove(&server); break;
+    case P::closing: closing.remove(&server); break;
     case P::dead: break;
   }
 }
@@ -98,6 +104,10 @@ void Pool::leave_queue(Client& client) {
   if (waiting.empty() && bit_set_) {
     bit_set_ = false;
     shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
+  }
+  if (!env.alone()) {  // the mark was this client's: nobody need hurry for it any more
+    std::uint64_t mine = cry_of(client);
+    if (shared.starving.load(std::memory_order_relaxed) == mine) shared.starving.compare_exchange_strong(mine, 0);
   }
 }
 
@@ -143,23 +153,29 @@ void Pool::queue_for_welcome(Client& client) {
   service();
 }
 
+// Fit for use? Otherwise it is gone now.
+bool Pool::sound(Server& server) {
+  if (server.close_needed) {
+    server.disconnect("obsolete connection");
+    return false;
+  }
+  if (env.now() - server.idle_since > kPeekAge && !server.stream->armed() && !server.stream->looks_idle()) {
+    server.disconnect("server connection closed");
+    return false;
+  }
+  return true;
+}
+
 Server* Pool::pop_idle(Client& client) {
   Usec now = env.now();
   const config::Settings& s = env.settings();
   while (!idle.empty()) {
     Server* server = s.server_round_robin ? idle.back() : idle.front();
-    if (server->close_needed) {
-      server->disconnect("obsolete connection");
-      continue;
-    }
+    if (!sound(*server)) continue;
     Usec age = now - server->idle_since;
     if (age >= s.server_check_delay && !s.server_check_query.empty() && now - server->request_time >= s.server_check_delay) {
       server->run_check();  // it comes back by offer(), to whoever is first in the queue
       return nullptr;
-    }
-    if (age > kPeekAge && !server->stream->armed() && !server->stream->looks_idle()) {
-      server->disconnect("server connection closed");
-      continue;
     }
     if (client.phase() == Client::Phase::dead) return nullptr;
     unlist(*server);
@@ -192,15 +208,9 @@ void Pool::offer(Server& server) {
   if (policy_.server_lifetime > 0 && env.now() - server.connect_time > policy_.server_lifetime)
     return server.disconnect("server lifetime over");
 
-  while (!waiting.empty() && waiting.front()->phase() == Client::Phase::welcome && welcome_) {
-    Client* client = waiting.front();
-    leave_queue(*client);
-    clients.push_back(client);
-    client->counted_pool = true;
-    client->welcome_ready();
-  }
+  greet();
   if (!env.alone() && give_to_other(server)) return;
-  if (Client* client = paused() ? nullptr : waiting.front()) {
+  if (Client* client = paused() ? nullptr : next_waiter()) {
     promise(server, *client);
     if (client->phase() == Client::Phase::active) client->parameters_set();
     return;
@@ -218,7 +228,12 @@ void Pool::offer(Server& server) {
   }
 }
 
+std::uint64_t Pool::cry_of(const Client& client) const {
+  return static_cast<std::uint64_t>(client.queued_at) << 6 | static_cast<std::uint64_t>(env.worker);
+}
+
 bool Pool::give_to_other(Server& server) {
+  if (server.stream->queued()) return false;  // not everything for its last client's sake is sent: it stays
   Client* mine = waiting.front();
   std::uint64_t cry = shared.starving.load(std::memory_order_relaxed);
   if (cry) {
@@ -245,7 +260,7 @@ Usec Pool::age_queue(Usec now) {
   if (!first || env.alone()) return 0;
   Usec due = first->queued_at + pool::kOvertake;
   if (now < due) return due;
-  std::uint64_t cry = static_cast<std::uint64_t>(first->queued_at) << 6 | static_cast<std::uint64_t>(env.worker);
+  std::uint64_t cry = cry_of(*first);
   std::uint64_t now_there = shared.starving.load(std::memory_order_relaxed);
   while ((now_there == 0 || cry < now_there) &&
          !shared.starving.compare_exchange_weak(now_there, cry, std::memory_order_acq_rel)) {
@@ -256,11 +271,13 @@ Usec Pool::age_queue(Usec now) {
 
 bool Pool::ask_others() {
   if (env.alone()) return false;
-  if (asked_) return true;
+  // A lent server may die on its way; then nobody answers.
+  if (asked_ && env.now() - asked_at_ < kAnswerTime) return true;
   for (int i = 1; i < shared.workers(); ++i) {
     int worker = (env.worker + i) % shared.workers();
     if (shared.idle(worker).count.load(std::memory_order_seq_cst) <= 0) continue;
     asked_ = true;
+    asked_at_ = env.now();
     env.ask_for_server(shared, worker, static_cast<int>(waiting.size()));
     return true;
   }
@@ -271,10 +288,8 @@ int Pool::lend(int to, int count) {
   int sent = 0;
   while (sent < count && waiting.empty() && !idle.empty()) {
     Server* server = idle.front();
-    if (server->close_needed) {
-      server->disconnect("obsolete connection");
-      continue;
-    }
+    if (!sound(*server)) continue;
+    if (server->stream->queued()) break;
     unlist(*server);
     server->move_to(to);
     ++sent;
@@ -301,22 +316,38 @@ void Pool::learn_welcome(std::shared_ptr<const pool::Welcome> welcome) {
   shared.set_welcome(std::move(welcome));
 }
 
-void Pool::service() {
+// Clients that only wait for what a server says at login.
+void Pool::greet() {
   if (!welcome_ || welcome_generation_ != shared.generation.load(std::memory_order_relaxed)) {
     welcome_generation_ = shared.generation.load(std::memory_order_relaxed);
     welcome_ = shared.welcome();
   }
-  if (welcome_)
-    waiting.each([this](Client& client) {
-      if (client.phase() != Client::Phase::welcome) return;
-      leave_queue(client);
-      clients.push_back(&client);
-      client.counted_pool = true;
-      client.welcome_ready();
-    });
-  while (!waiting.empty() && !paused()) {
-    Client* client = waiting.front();
-    if (client->phase() != Client::Phase::waiting) break;
+  if (!welcome_) return;
+  // Greeting one may let it queue again, behind: go by the first one that still waits, not by position.
+  for (Client* client = waiting.front(); client;) {
+    Client* next = waiting.after(client);
+    if (client->phase() == Client::Phase::welcome) {
+      leave_queue(*client);
+      clients.push_back(client);
+      client->counted_pool = true;
+      client->welcome_ready();
+      next = waiting.front();
+    }
+    client = next;
+  }
+}
+
+Client* Pool::next_waiter() {
+  Client* client = waiting.front();
+  while (client && client->phase() != Client::Phase::waiting) client = waiting.after(client);
+  return client;
+}
+
+void Pool::service() {
+  greet();
+  while (!paused()) {
+    Client* client = next_waiter();
+    if (!client) break;
     Server* server = pop_idle(*client);
     if (!server) break;
     promise(*server, *client);
@@ -443,9 +474,8 @@ void Pool::tick(Usec now) {
     if (!c) return;
     bool in_transaction = server.status() != 'I', running = !server.owed().empty();
     if (policy_.query_timeout > 0 && running && c->query_start() && now - c->query_start() > policy_.query_timeout) {
-      c->server = nullptr;
       server.client = nullptr;
-      c->fatal(say::query_timeout);
+      c->server_lost(say::query_timeout);
       return server.disconnect("query timeout");
     }
     if (policy_.idle_transaction_timeout > 0 && in_transaction && !running &&
@@ -485,6 +515,9 @@ void Pool::tick_servers(Usec now) {
   login.each([&](Server& server) {
     if (connect_limit > 0 && now - server.connect_time > connect_limit)
       server.login_failed("", server.phase() == Server::Phase::connecting ? "connect failed" : "connect timeout", false);
+  });
+  closing.each([&](Server& server) {
+    if (now - server.idle_since > kFarewellTime) server.gone();
   });
   int keep = std::min(policy_.min_pool_size, policy_.pool_size > 0 ? policy_.pool_size : policy_.min_pool_size);
   // Servers of a pool made in one burst do not all die in one tick: their ends are spread over the lifetime.

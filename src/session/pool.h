@@ -61,7 +61,7 @@ class Pool {
   List<Client> waiting;
   List<Client> clients;     // logged in, not queued
   List<Server> idle;        // front = most recently used
-  List<Server> active, tested, login, held_back, moving;
+  List<Server> active, tested, login, held_back, moving, closing;
   List<CancelLink> cancel_links;
   PoolCounters counters;
 
@@ -73,6 +73,10 @@ class Pool {
   void promise(Server& server, Client& client);
   bool ask_others();
   bool give_to_other(Server& server);
+  void greet();
+  Client* next_waiter();
+  bool sound(Server& server);
+  std::uint64_t cry_of(const Client& client) const;
   void tick_servers(Usec now);
   Usec query_wait_limit(const Client& client) const;
   struct QueuedCancel {
@@ -85,7 +89,8 @@ class Pool {
   config::PoolPolicy policy_{};
   std::shared_ptr<const pool::Welcome> welcome_;
   std::uint32_t welcome_generation_ = 0;
-  bool asked_ = false;      // a request for servers is under way
+  bool asked_ = false;      // a request for servers is under way …
+  Usec asked_at_ = 0;       // … since
   bool bit_set_ = false;
   bool removed_ = false;
   Usec last_lifetime_kill_ = 0;

@@ -11,7 +11,7 @@ namespace pgf::session {
 
 const char* Server::name(Phase phase) {
   static constexpr const char* names[] = {"resolving", "connecting", "login",     "connect_query",  "idle",   "setting",
-                                          "active",    "resetting",  "checking", "being_canceled", "moving", "dead"};
+                                          "active",    "resetting",  "checking", "being_canceled", "moving", "closing", "dead"};
   return names[static_cast<int>(phase)];
 }
 
@@ -35,7 +35,9 @@ wire::ServerStatements& Server::statements() {
 }
 
 void Server::on_closed(net::Stream&, int error) {
+  if (phase_ == Phase::closing) return gone();
   if (!login_done_) return login_failed("", error ? "connect failed" : "server conn crashed?", false);
+  lost_ = true;
   disconnect(phase_ == Phase::moving || phase_ == Phase::idle ? "server connection closed" : say::server_gone.text);
 }
 
@@ -127,6 +129,7 @@ void Server::run_check() {
 
 void Server::move_to(int worker) {
   move_to_ = worker;
+  pool->cancels_lost(*this);
   pool->list(*this, Phase::moving);
   stream->detach();
 }
@@ -144,28 +147,32 @@ void Server::arrive(Pool& here, int fd) {
 }
 
 void Server::disconnect(std::string_view reason) {
-  if (phase_ == Phase::dead) return;
+  if (phase_ == Phase::dead || phase_ == Phase::closing) return;
   Client* c = std::exchange(client, nullptr);
   if (env().settings().log_disconnections)
     log(LogLevel::log, fmt::format("closing because: {} (age={}s)", reason, (env().now() - connect_time) / kSecond));
   pool->unlist(*this);
+  const Phase before = phase_;
   phase_ = Phase::dead;
   pool->cancels_lost(*this);
   if (connecting_flag_) pool->shared.connecting.store(false, std::memory_order_release);
   if (login_done_) pool->shared.usable.fetch_sub(1, std::memory_order_acq_rel);
   connecting_flag_ = false;
-  if (stream) {
-    if (login_done_ && owed_.empty()) {
-      env().scratch.clear();
-      wire::terminate(env().scratch);
-      stream->send(as_bytes(env().scratch));
-    }
-    stream->close_after_flush();
-    stream = nullptr;
-  }
   held_.reset();
-  permit_.reset();
-  env().bury(this);
+  // A backend that is not busy ends at once when told to, and closes its side when it is gone from the server's own
+  // count. Until then its place stays taken, so that the server never sees one connection too many.
+  bool polite = stream && login_done_ && owed_.empty() && !lost_ && before != Phase::moving;
+  if (polite) {
+    env().scratch.clear();
+    wire::terminate(env().scratch);
+    stream->send(as_bytes(env().scratch));
+    idle_since = env().now();
+    pool->list(*this, Phase::closing);
+    stream->arm();
+  } else {
+    pool->list(*this, Phase::closing);
+    gone();
+  }
   if (c) {
     if (fatal_seen_) {
       c->server = nullptr;
@@ -174,13 +181,23 @@ void Server::disconnect(std::string_view reason) {
       c->server_lost(say::server_gone, reason);
     }
   }
+}
+
+void Server::gone() {
+  if (phase_ != Phase::closing) return;
+  pool->unlist(*this);
+  phase_ = Phase::dead;
+  if (stream) stream->close_after_flush();
+  stream = nullptr;
+  permit_.reset();
+  env().bury(this);
   env().poke_after_close(pool->shared);
 }
 
 std::string Server::address() const { return address_.is_unix() || !address_.length ? "unix" : net::format_host(address_); }
 
 int Server::port() const {
-  if (address_.is_unix() || !address_.length) return pool->entry().ports[0];
+  if (address_.is_unix() || !address_.length) return port_ ? port_ : pool->entry().ports[0];
   return address_.port();
 }
 

@@ -24,6 +24,7 @@ class Server final : public net::StreamOwner, public ListNode {
     checking,        // runs server_check_query for the next waiter
     being_canceled,  // free, but a cancel aimed at it is still on its way
     moving,          // leaves for another worker
+    closing,         // said goodbye; its place in the limits is free once the backend has ended
     dead,
   };
   static const char* name(Phase phase);
@@ -40,7 +41,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void on_connected(net::Stream& stream, int error) override;
   void on_detached(int fd) override;
 
-  // Linking (session/link.cc is the only place where a client meets a server).
+  // Linking (the pool decides, link() is the only place where a client meets a server).
   void link(Client* client);
   void client_gone(bool mid_message);  // the client left (half a message sent?); decides what becomes of us
   void maybe_release();               // free now? then back to the pool
@@ -51,6 +52,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void arrive(Pool& pool, int fd);    // on the new worker
 
   void disconnect(std::string_view reason);        // log line, close; a linked client is told
+  void gone();                                     // closing -> dead
   void cancel_finished();                          // one cancel aimed at us is over
 
   // For the relay (client side).
@@ -111,9 +113,11 @@ class Server final : public net::StreamOwner, public ListNode {
   std::size_t own_answer(Bytes bytes);            // to statements of the pooler
   void own_ready(char status);
   bool busy() const;
+  bool ended() const { return phase_ == Phase::dead || phase_ == Phase::closing; }
 
   Phase phase_ = Phase::resolving;
   bool login_done_ = false, connecting_flag_ = false;
+  bool lost_ = false;             // the other side is gone: no goodbye
   bool copy_in_ = false;          // the server expects CopyData
   bool error_pending_ = false;    // an ErrorResponse came, its ReadyForQuery not yet
   bool fatal_seen_ = false;       // the server announced its end itself: nothing to add
@@ -137,6 +141,7 @@ class Server final : public net::StreamOwner, public ListNode {
   std::string host_;              // list element dialled; empty = Unix socket
   pool::Permit permit_;
   int move_to_ = -1;
+  int port_ = 0;
 };
 
 }  // namespace pgf::session

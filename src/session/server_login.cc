@@ -22,14 +22,14 @@ void Server::start() {
     if (!address) return login_failed("", "connect failed", false);
     return dial(*address);
   }
-  // Round robin moves on with each connection; disable only after a failure (pool.cc raises the cursor then).
+  // Round robin moves on with each connection; disable only after a failure (login_failed()).
   std::uint32_t n = entry.load_balance_hosts == config::LoadBalance::disable
                         ? pool->shared.host_cursor.load(std::memory_order_relaxed)
                         : pool->shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
   std::size_t index = n % entry.hosts.size();
   host_ = entry.hosts[index];
-  int port = entry.ports.size() > index ? entry.ports[index] : entry.ports[0];
-  if (auto literal = net::parse_ip(host_, static_cast<std::uint16_t>(port))) return dial(*literal);
+  port_ = entry.ports.size() > index ? entry.ports[index] : entry.ports[0];
+  if (auto literal = net::parse_ip(host_, static_cast<std::uint16_t>(port_))) return dial(*literal);
   env().resolve(host_, this);
 }
 
@@ -40,8 +40,7 @@ void Server::resolved(const std::vector<net::Address>& addresses, std::string_vi
     return login_failed("", "server DNS lookup failed", false);
   }
   net::Address address = addresses[id % addresses.size()];
-  const config::Database& entry = pool->entry();
-  address.set_port(static_cast<std::uint16_t>(entry.ports[0]));
+  address.set_port(static_cast<std::uint16_t>(port_));
   dial(address);
 }
 
@@ -151,7 +150,7 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
     default:
       login_failed("", "unknown pkt from server", false);
   }
-  return phase_ != Phase::dead;
+  return phase_ != Phase::dead && phase_ != Phase::closing;
 }
 
 const std::string* Server::password_text() const {
@@ -230,7 +229,7 @@ void Server::auth_request(Bytes body) {
 // The attempt is over. A server's own refusal is for the clients that wait, unless some other server still works;
 // without one (refused connect, timeout) they keep waiting.
 void Server::login_failed(std::string_view sqlstate, std::string_view text, bool from_server) {
-  if (phase_ == Phase::dead) return;
+  if (phase_ == Phase::dead || phase_ == Phase::closing) return;
   pool::PoolShared& shared = pool->shared;
   shared.retry_at.store(env().now() + env().settings().server_login_retry, std::memory_order_relaxed);
   if (pool->entry().load_balance_hosts == config::LoadBalance::disable)

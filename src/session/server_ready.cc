@@ -19,10 +19,11 @@ bool Server::busy() const {
 }
 
 void Server::on_bytes(net::Stream&, const net::Received& received) {
+  if (phase_ == Phase::closing) return stream->arm();  // whatever it says, it is on its way out
   request_time = env().now();
   if (phase_ == Phase::active && !held_) {
     std::size_t used = relay(received);
-    if (phase_ == Phase::dead) return;
+    if (ended()) return;
     if (used < received.bytes.size()) {
       held_ = env().take_buffer();
       held_->append(as_text(received.bytes.subspan(used)));
@@ -39,19 +40,24 @@ void Server::on_bytes(net::Stream&, const net::Received& received) {
                       : phase_ == Phase::active ? relay({rest, nullptr})
                                                 : own_answer(rest);
       used += n;
-      if (phase_ == Phase::dead || (n == 0 && phase_ == before)) break;
+      if (ended() || (n == 0 && phase_ == before)) break;
     }
-    if (phase_ == Phase::dead || used == bytes->size()) {
+    if (ended() || used == bytes->size()) {
       env().give_buffer(std::move(bytes));
     } else {
       bytes->erase(0, used);
       held_ = std::move(bytes);
     }
-    if (phase_ == Phase::dead) return;
+    if (ended()) return;
   }
   if (release_) maybe_release();
   if (offer_) place();
-  if (phase_ == Phase::dead || !stream) return;
+  if (phase_ == Phase::moving) {  // what came called the move off (Stream::detach)
+    if (held_) return disconnect("idle server got dirty");
+    pool->unlist(*this);
+    return pool->offer(*this);
+  }
+  if (ended() || !stream) return;
   // One delivery at a time: the next one is asked for when the client can take it.
   if (client && phase_ == Phase::active && client->stream->queued() >= net::Stream::kHighMark)
     client->stream->want_drained();

@@ -16,9 +16,14 @@ void Owed::grow() {
 
 bool Owed::leave_copy() {
   std::vector<Entry> keep;
-  if (!empty() && (front().ask == Ask::query || front().ask == Ask::function_call)) keep.push_back(pop());
-  bool ended = false;
-  while (!empty() && !ended) ended = pop().ask == Ask::copy_end;
+  if (!empty() && (front().ask == Ask::query || front().ask == Ask::function_call))
+    keep.push_back(pop());
+  else if (!empty() && front().ask == Ask::execute)
+    drop_front();
+  while (!empty() && front().ask == Ask::sync) drop_front();
+  bool ended = !empty() && front().ask == Ask::copy_end;
+  if (ended) drop_front();
+  if (keep.empty()) return ended;
   while (!empty()) keep.push_back(pop());
   for (Entry& e : keep) push(e.ask, e.give, std::move(e.statement), e.name);
   return ended;

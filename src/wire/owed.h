@@ -60,19 +60,26 @@ class Owed {
     }
   }
 
-  // ReadyForQuery after an error: everything up to and including the next sync (or query, function call) is answered by
-  // it. `undo` is called for each entry that never ran.
+  // ReadyForQuery after an error. It answers the front, or else the next sync: an error in the extended protocol makes
+  // PostgreSQL skip everything up to the Sync, simple queries and function calls too. `undo` is called for each entry
+  // that never ran. An end of copy at the front came too late to matter and is answered by nothing.
   template <class Undo>
   void drop_through_ready(Undo&& undo) {
+    while (!empty() && front().ask == Ask::copy_end) drop_front();
+    if (completes_front('Z')) {
+      drop_front();
+      return;
+    }
     while (!empty()) {
       Entry e = pop();
-      if (e.ask == Ask::sync || e.ask == Ask::query || e.ask == Ask::function_call) return;
+      if (e.ask == Ask::sync) return;
       undo(e);
     }
   }
 
-  // The server left COPY IN, well or by an error: the messages that it ignored meanwhile (Sync) and the client's
-  // CopyDone/CopyFail will not be answered. Keeps a simple query at the front: its ReadyForQuery is still to come.
+  // The server left COPY IN, well or by an error: the Execute that started it, the Syncs that it ignored meanwhile and
+  // the client's CopyDone/CopyFail will not be answered. Keeps a simple query at the front: its ReadyForQuery is still
+  // to come. Keeps what stands behind any other message, too: the server cannot have got past that one in copy mode.
   // Returns whether the client's end of the copy was among them (if not, it is still on its way).
   bool leave_copy();
 

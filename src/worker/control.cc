@@ -15,8 +15,8 @@ namespace pgf::worker {
 
 static constexpr std::string_view kVersion = "1.25.2";  // the PgBouncer whose console this is
 
-Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log)
-    : fleet_(fleet), loader_(std::move(loader)), reopen_log_(std::move(reopen_log)), period_start_(net::monotonic_now()) {}
+Control::Control(Fleet& fleet, Loader loader, Check check, std::function<void(const config::Settings&)> reopen_log)
+    : fleet_(fleet), loader_(std::move(loader)), check_(std::move(check)), reopen_log_(std::move(reopen_log)), period_start_(net::monotonic_now()) {}
 
 int Control::run(int signal_fd) {
   while (!exit_) {
@@ -190,8 +190,9 @@ void Control::set(Console console, const admin::Command& command) {
   }
   auto next = std::make_shared<config::Config>(*fleet_.config);
   auto changed = config::set(next->settings, command.key, command.value);
-  if (!changed) {
-    fleet_.log(LogLevel::error, "SET {}: {}", command.key, changed.error());
+  std::string error = changed ? check_(next->settings) : changed.error();
+  if (!error.empty()) {
+    fleet_.log(LogLevel::error, "SET {}: {}", command.key, error);
     return fail(console, "SET failed");
   }
   if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
@@ -205,6 +206,10 @@ std::string Control::reload() {
   config::LoadResult loaded = loader_();
   for (const std::string& error : loaded.errors) fleet_.log(LogLevel::error, "{}", error);
   if (!loaded.config || loaded.config->auth_file_broken) return kFailed;
+  if (std::string no = check_(loaded.config->settings); !no.empty()) {
+    fleet_.log(LogLevel::error, "{}", no);
+    return kFailed;
+  }
   auto next = std::make_shared<config::Config>(*loaded.config);
   config::keep_on_reload(*next, *fleet_.config);
   for (const std::string& warning : next->warnings) fleet_.log(LogLevel::warning, "{}", warning);

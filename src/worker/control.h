@@ -15,7 +15,9 @@ namespace pgf::worker {
 class Control {
  public:
   using Loader = std::function<config::LoadResult()>;
-  Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log);
+  // What this version cannot honour in settings that parse; empty = fine.
+  using Check = std::function<std::string(const config::Settings&)>;
+  Control(Fleet& fleet, Loader loader, Check check, std::function<void(const config::Settings&)> reopen_log);
 
   // Until the program is to end. signal_fd delivers SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2. Returns the
   // exit status.
@@ -74,6 +76,7 @@ class Control {
 
   Fleet& fleet_;
   Loader loader_;
+  Check check_;
   std::function<void(const config::Settings&)> reopen_log_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t next_ticket_ = 1;

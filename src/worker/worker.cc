@@ -78,7 +78,6 @@ void Worker::tick(Usec now) {
     if (limit > 0 && now - c->connect_time > limit) c->fatal(say::client_login_timeout);
   }
   each_pool([now](session::Pool& p) { p.tick(now); });
-  load.store(client_count_, std::memory_order_relaxed);
 }
 
 void Worker::on_wake() {

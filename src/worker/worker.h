@@ -23,7 +23,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void join();
   void post(ToWorker::Body body);  // any thread
 
-  // Written by this worker (by add_pending: any), read by all: how many clients it has or is about to get.
+  // How many clients it has or is about to get. Raised by whoever accepts a socket for it, lowered by this worker.
   alignas(64) std::atomic<int> load{0};
 
  private:

@@ -90,7 +90,10 @@ void Worker::receive(Command& m) {
       each_pool([&](session::Pool& p) { if (concerned(p)) p.drop_all(say::database_removed); });
       break;
     case Order::stop_listening:
-      for (int fd : listeners_) engine->unlisten(fd);
+      for (int fd : listeners_) {
+        engine->unlisten(fd);
+        ::shutdown(fd, SHUT_RDWR);  // from here on a connect is refused
+      }
       listeners_.clear();
       break;
     case Order::reject_waiters:

@@ -1,0 +1,42 @@
+#include "wire/cancel_key.h"
+
+#include <gtest/gtest.h>
+
+namespace pgf::wire {
+namespace {
+
+constexpr CancelKey kOnes{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+constexpr CancelKey kZeros{};
+
+TEST(CancelKey, PeeringOffTouchesOneBit) {
+  EXPECT_EQ(make_cancel_key(kOnes, 0), (CancelKey{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}));
+  EXPECT_EQ(make_cancel_key(kZeros, 0), kZeros);
+}
+
+TEST(CancelKey, PeerIdAndTtlHaveTheirPlaces) {
+  EXPECT_EQ(make_cancel_key(kZeros, 0x1234), (CancelKey{0, 0x34, 0x12, 0, 0, 0, 0, 3}));
+  EXPECT_EQ(make_cancel_key(kOnes, 0x1234), (CancelKey{0x7f, 0x34, 0x12, 0xff, 0xff, 0xff, 0xff, 0xff}));
+  EXPECT_EQ(make_cancel_key(kOnes, 1), (CancelKey{0x7f, 1, 0, 0xff, 0xff, 0xff, 0xff, 0xff}));
+}
+
+TEST(CancelKey, PeerIdsComeBack) {
+  for (int id = 1; id <= 16383; ++id) {
+    CancelKey key = make_cancel_key(id % 2 ? kOnes : kZeros, id);
+    ASSERT_EQ(cancel_key_peer(key), id);
+    ASSERT_EQ(cancel_key_ttl(key), kCancelTtl);
+    ASSERT_EQ(key[0] & 0x80, 0);
+  }
+}
+
+// A key goes through at most three forwards and is compared whole at its owner: nothing but the two bits may change.
+TEST(CancelKey, TtlChangesTwoBitsOnly) {
+  CancelKey key{1, 2, 3, 4, 5, 6, 7, 0xab};
+  for (int ttl : {3, 2, 1, 0}) {
+    set_cancel_key_ttl(key, ttl);
+    EXPECT_EQ(cancel_key_ttl(key), ttl);
+    EXPECT_EQ(key, (CancelKey{1, 2, 3, 4, 5, 6, 7, static_cast<std::uint8_t>(0xa8 | ttl)}));
+  }
+}
+
+}  // namespace
+}  // namespace pgf::wire
