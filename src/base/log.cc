@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/time.h>
@@ -7,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 namespace pgf {
@@ -30,6 +32,24 @@ void write_all(int fd, std::string_view text) {
     if (n <= 0) return;  // a full disk or a closed pipe costs the line, not the program
     text.remove_prefix(static_cast<std::size_t>(n));
   }
+}
+
+// Date and zone as text, made anew once a second: localtime_r takes a lock of the C library and reads the zone rules.
+struct Stamp {
+  time_t second = -1;
+  char date[64] = "", zone[16] = "";
+};
+
+const Stamp& stamp(time_t second) {
+  thread_local Stamp s;
+  if (s.second != second) {
+    tm local;
+    localtime_r(&second, &local);
+    strftime(s.date, sizeof s.date, "%Y-%m-%d %H:%M:%S", &local);
+    strftime(s.zone, sizeof s.zone, "%Z", &local);
+    s.second = second;
+  }
+  return s;
 }
 
 }  // namespace
@@ -59,12 +79,8 @@ std::string Log::open(const LogTarget& target) {
 void Log::write(LogLevel level, std::string_view message) {
   timeval now;
   gettimeofday(&now, nullptr);
-  tm local;
-  localtime_r(&now.tv_sec, &local);
-  char stamp[64], zone[16];
-  strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", &local);
-  strftime(zone, sizeof zone, "%Z", &local);
-  std::string line = fmt::format("{}.{:03} {} [{}] {} ", stamp, now.tv_usec / 1000, zone, getpid(),
+  const Stamp& at = stamp(now.tv_sec);
+  std::string line = fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(),
                                  kNames[static_cast<std::size_t>(level)]);
   for (char c : message) {
     line += c;

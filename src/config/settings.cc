@@ -249,7 +249,11 @@ Outcome assign(Settings& s, const Int& field, std::string_view text) {
 }
 Outcome assign(Settings& s, const Flag& field, std::string_view text) { return assign(s, field.member, kAny, text); }
 Outcome assign(Settings& s, const AutoInt& field, std::string_view text) {
-  if (assign(s, field.member, field.range, equals_ignoring_case(text, "auto") ? "0" : text)) return {};
+  if (equals_ignoring_case(text, "auto")) {
+    s.*field.member = 0;
+    return {};
+  }
+  if (assign(s, field.member, field.range, text)) return {};
   return fail(fmt::format("expected auto or 1 to {}", field.range.max));
 }
 Outcome assign(Settings& s, const Time& field, std::string_view text) {

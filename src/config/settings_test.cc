@@ -209,6 +209,7 @@ TEST(Settings, Workers) {
   EXPECT_EQ(shown(s, "workers").value, "64");
   ASSERT_TRUE(set(s, "workers", "AUTO"));
   EXPECT_EQ(s.workers, 0);
+  EXPECT_EQ(refusal("workers", "0"), "expected auto or 1 to 64");
   EXPECT_EQ(refusal("workers", "65"), "expected auto or 1 to 64");
   EXPECT_EQ(refusal("workers", "-1"), "expected auto or 1 to 64");
   EXPECT_EQ(refusal("workers", "many"), "expected auto or 1 to 64");
@@ -231,7 +232,7 @@ TEST(Settings, Effect) {
   EXPECT_FALSE(has_effect("nonsense"));
   for (const char* key :
        {"client_tls_key_file", "server_tls_sslmode", "auth_hba_file", "auth_ident_file", "auth_ldap_options",
-        "auth_query", "auth_user", "auth_dbname", "dns_max_ttl", "resolv_conf", "so_reuseport", "peer_id"})
+        "auth_query", "auth_user", "auth_dbname", "resolv_conf", "pkt_buf", "suspend_timeout"})
     EXPECT_FALSE(has_effect(key)) << key;
   EXPECT_TRUE(has_effect("client_tls_sslmode", "Disable"));
   EXPECT_FALSE(has_effect("client_tls_sslmode", "require"));

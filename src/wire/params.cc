@@ -8,7 +8,8 @@ namespace {
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 bool equal_nocase(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
+  return a.size() == b.size() &&
+         std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
 void quote(std::string& out, std::string_view value) {
@@ -24,7 +25,8 @@ void quote(std::string& out, std::string_view value) {
 }  // namespace
 
 ParamNames::ParamNames(std::string_view track_extra) {
-  for (std::string_view name : {"DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"})
+  for (std::string_view name :
+       {"DateStyle", "client_encoding", "TimeZone", "standard_conforming_strings", "application_name"})
     names_.emplace_back(name);
   while (!track_extra.empty()) {
     std::size_t comma = std::min(track_extra.find(','), track_extra.size());

@@ -4,7 +4,7 @@ namespace pgf::wire {
 
 struct StatementTable::Shard {
   mutable std::mutex mutex;
-  // The key views the statement's own text: it dies with the last user, the entry is swept later.
+  // By hash of the text. A statement dies with its last user; what is left of it here is reused or swept later.
   std::unordered_map<std::size_t, std::vector<std::weak_ptr<const Statement>>> map;
   std::size_t inserts_until_sweep = 64;
 
@@ -27,10 +27,20 @@ StatementPtr StatementTable::intern(std::string_view tail) {
   Shard& shard = shards_[hash % kShards];
   std::lock_guard lock(shard.mutex);
   auto& same_hash = shard.map[hash];
-  for (const auto& weak : same_hash)
-    if (StatementPtr s = weak.lock(); s && s->tail == tail) return s;
+  std::weak_ptr<const Statement>* expired = nullptr;
+  for (auto& weak : same_hash) {
+    StatementPtr s = weak.lock();
+    if (!s)
+      expired = &weak;
+    else if (s->tail == tail)
+      return s;
+  }
   std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
   auto fresh = std::make_shared<const Statement>(Statement{id, "PGBOUNCER_" + std::to_string(id), std::string(tail)});
+  if (expired) {  // a text that comes and goes does not pile up dead entries for the next look to walk over
+    *expired = fresh;
+    return fresh;
+  }
   same_hash.push_back(fresh);
   if (--shard.inserts_until_sweep == 0) shard.sweep();
   return fresh;

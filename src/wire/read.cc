@@ -13,12 +13,23 @@ ErrorFields read_error(Bytes body) {
     std::string_view value = as_text(body.first(static_cast<std::size_t>(end - body.begin())));
     body = end == body.end() ? Bytes{} : body.subspan(value.size() + 1);
     switch (key) {
-      case 'S': f.severity = value; break;
-      case 'C': f.sqlstate = value; break;
-      case 'M': f.message = value; break;
-      case 'D': f.detail = value; break;
-      case 'H': f.hint = value; break;
-      default: break;
+      case 'S':
+        f.severity = value;
+        break;
+      case 'C':
+        f.sqlstate = value;
+        break;
+      case 'M':
+        f.message = value;
+        break;
+      case 'D':
+        f.detail = value;
+        break;
+      case 'H':
+        f.hint = value;
+        break;
+      default:
+        break;
     }
   }
   return f;

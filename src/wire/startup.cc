@@ -86,11 +86,11 @@ std::expected<std::vector<std::pair<std::string, std::string>>, std::string> par
   auto skip = [&] {
     while (at < options.size() && blank(options[at])) ++at;
   };
-  // One word; a backslash takes the next character as it is.
+  // One word; a backslash takes the next character as it is, and at the very end it is dropped (as PostgreSQL does).
   auto word = [&] {
     std::string w;
     while (at < options.size() && !blank(options[at])) {
-      if (options[at] == '\\' && at + 1 < options.size()) ++at;
+      if (options[at] == '\\' && ++at == options.size()) break;
       w += options[at++];
     }
     return w;

@@ -161,11 +161,20 @@ void row_description(std::string& out, std::span<const Column> columns) {
     std::uint32_t oid = 25;
     std::int16_t size = -1;
     switch (c.type) {
-      case 'i': oid = 23, size = 4; break;
-      case 'q': oid = 20, size = 8; break;
-      case 'N': oid = 1700; break;
-      case 'b': oid = 17; break;
-      default: break;
+      case 'i':
+        oid = 23, size = 4;
+        break;
+      case 'q':
+        oid = 20, size = 8;
+        break;
+      case 'N':
+        oid = 1700;
+        break;
+      case 'b':
+        oid = 17;
+        break;
+      default:
+        break;
     }
     cstr(out, c.name);
     be32(out, 0);
