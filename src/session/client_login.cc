@@ -238,8 +238,8 @@ void Client::check_password(Bytes body) {
   if (login_->method == config::AuthType::scram_sha_256) {
     auto answer = login_->scram_first_done ? login_->scram->final(body) : login_->scram->first(body);
     if (!answer) {
-      if (answer.error() != say::bad_sasl.text) log(LogLevel::warning, answer.error());
-      return auth_failed(say::bad_sasl);
+      if (answer.error() == say::bad_sasl.text) return auth_failed(say::bad_sasl);
+      return auth_failed({say::bad_sasl.sqlstate, answer.error()});
     }
     std::string out;
     if (!login_->scram_first_done) {

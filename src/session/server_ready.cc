@@ -21,6 +21,7 @@ bool Server::busy() const {
 void Server::on_bytes(net::Stream&, const net::Received& received) {
   if (phase_ == Phase::closing) return stream->arm();  // whatever it says, it is on its way out
   request_time = env().now();
+  const bool was_moving = phase_ == Phase::moving;
   if (phase_ == Phase::active && !held_) {
     std::size_t used = relay(received);
     if (ended()) return;
@@ -52,7 +53,7 @@ void Server::on_bytes(net::Stream&, const net::Received& received) {
   }
   if (release_) maybe_release();
   if (offer_) place();
-  if (phase_ == Phase::moving) {  // what came called the move off (Stream::detach)
+  if (was_moving && phase_ == Phase::moving) {  // what came called the move off (Stream::detach)
     if (held_) return disconnect("idle server got dirty");
     pool->unlist(*this);
     return pool->offer(*this);
@@ -166,6 +167,9 @@ bool Server::completed(std::uint8_t type, Bytes body) {
       if (body.size() > 6 && (as_text(body).starts_with("SFATAL") || as_text(body).starts_with("SPANIC"))) fatal_seen_ = true;
       if (copy_in_) {
         copy_in_ = false;
+        // Which of the queued Syncs the server read while it was copying cannot be known from here; the count of its
+        // answers to come may be off by one. Whoever comes next must not pay for it: this connection is not used again.
+        if (owed_.size() > 0 && owed_.holds(Ask::sync)) close_needed = true;
         owed_.leave_copy();
       }
       break;

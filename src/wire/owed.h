@@ -30,6 +30,12 @@ class Owed {
   std::size_t size() const { return tail_ - head_; }
   const Entry& front() const { return ring_[head_ & mask_]; }
 
+  bool holds(Ask ask) const {
+    for (std::size_t i = head_; i != tail_; ++i)
+      if (ring_[i & mask_].ask == ask) return true;
+    return false;
+  }
+
   void push(Ask ask, Give give = Give::forward) { next(ask, give); }
   void push(Ask ask, Give give, StatementPtr statement, std::string_view name = {}) {
     Entry& e = next(ask, give);
