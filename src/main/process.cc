@@ -141,7 +141,7 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   tcp_.resize(static_cast<std::size_t>(workers));
   net::ListenOptions options;
   options.backlog = static_cast<int>(s.listen_backlog);
-  options.defer_accept = s.tcp_defer_accept ? 45 : 0;
+  options.defer_accept = s.tcp_defer_accept ? 1 : 0;  // seconds: a silent socket must still meet client_login_timeout
   bool wanted = false;
   for (const std::string& host : config::split_list(s.listen_addr)) {
     auto addresses = net::listen_addresses(host, static_cast<std::uint16_t>(s.listen_port));
@@ -208,7 +208,9 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   return {};
 }
 
-void Listeners::remove_files() {
+void Listeners::stop() {
+  for (auto& worker : tcp_)
+    for (int fd : worker) ::shutdown(fd, SHUT_RDWR);
   if (!socket_file_.empty()) unlink(socket_file_.c_str());
 }
 

@@ -28,7 +28,8 @@ class Listeners {
   std::string open(const config::Settings& settings, int workers, Log& log);
   const std::vector<std::vector<int>>& tcp() const { return tcp_; }
   const std::vector<int>& local() const { return local_; }
-  void remove_files();
+  // At the end of the program: the port is free from here on, whatever the kernel still holds of our rings.
+  void stop();
 
  private:
   std::vector<std::vector<int>> tcp_;

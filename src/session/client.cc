@@ -28,6 +28,9 @@ Client::Client(Env& env, int fd, bool unix_socket)
       request_time(env.now()),
       is_unix(unix_socket) {
   env.shared.clients.take(0);
+  // The place is taken, not compared: of many that arrive at once exactly as many get in as there are places. Who finds
+  // none is told so when it says what it wants; the console and a cancel need none.
+  admitted_ = env.shared.admitted.take(static_cast<int>(env.settings().max_client_conn));
   stream = env.engine->adopt(fd, net::Kind::client, this);
   slot = env.add_client(this);
   stream->resume();

@@ -40,6 +40,7 @@ std::size_t Client::consume_first(Bytes bytes) {
       wire::CancelKey key;
       std::copy(first.body.begin(), first.body.end(), key.begin());
       phase_ = Phase::cancel;
+      if (std::exchange(admitted_, false)) env_->shared.admitted.put();
       env_->cancel(key, {env_->worker, slot, id});
       return first.size;
     }
@@ -103,10 +104,11 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (login_->database.empty()) login_->database = login_->user;
   login_->console = login_->database == "pgbouncer";
 
-  // Taken, not compared: of many that arrive at once exactly as many get in as there are places.
-  if (!env_->shared.admitted.take(login_->console ? 0 : static_cast<int>(env_->settings().max_client_conn)))
-    return fatal(say::max_clients);
-  admitted_ = true;
+  if (!admitted_) {
+    int limit = login_->console ? 0 : static_cast<int>(env_->settings().max_client_conn);
+    if (!env_->shared.admitted.take(limit)) return fatal(say::max_clients);
+    admitted_ = true;
+  }
   if (login_->minor > 0 || !login_->pq_options.empty()) {
     std::string out;
     wire::negotiate_protocol_version(out, 0x00030000, login_->pq_options);

@@ -14,8 +14,11 @@ namespace pgf::session {
 using wire::Ask;
 using wire::Give;
 
-// A first message up to this size takes no server before it is complete: half a query must not hold a connection.
+// A first message takes no server before it is complete or this much of it is there: half a query must not hold a
+// connection. Bytes that came, not bytes that are claimed.
 static constexpr std::size_t kCompleteFirst = 16 * 1024;
+// A named Parse is kept whole: its text is what statements are known by.
+static constexpr std::size_t kMaxNamedParse = 64 * 1024 * 1024;
 // Names at the head of Bind, Describe and Close have to arrive within this many bytes.
 static constexpr std::size_t kHeadLimit = 1024 * 1024;
 
@@ -85,7 +88,13 @@ std::size_t Client::consume_ready(const net::Received& received) {
         run = at;
         continue;
       }
-      if (there < total && total <= kCompleteFirst) break;
+      if (there < total && (there < kCompleteFirst || (type == 'P' && there > 5 && bytes[at + 5] != 0 && tracking()))) {
+        if (type == 'P' && there >= kCompleteFirst && total > kMaxNamedParse) {
+          fatal("54000", "named prepared statement too large");
+          return size;
+        }
+        break;
+      }
       begin_request();
       if (!pool->take(*this) || phase_ != Phase::active) return at;
     } else {

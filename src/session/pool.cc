@@ -535,8 +535,8 @@ void Pool::tick_servers(Usec now) {
       return server.disconnect("too many servers in the pool");
     if (age > kWatchAge && !server.stream->armed()) server.stream->arm();
   });
-  bool mine = static_cast<int>(shared.number) % shared.workers() == env.worker;
-  if (mine && keep > 0 && shared.servers.value() < keep && (entry_.user || shared.database.clients.value() > 0)) launch(nullptr);
+  // Several workers may try: there is one attempt at a time, and the count is the fleet's.
+  if (keep > 0 && shared.servers.value() < keep && (entry_.user || shared.database.clients.value() > 0)) launch(nullptr);
 }
 
 Usec Pool::query_wait_limit(const Client& client) const {

@@ -117,6 +117,7 @@ class Server final : public net::StreamOwner, public ListNode {
 
   Phase phase_ = Phase::resolving;
   bool login_done_ = false, connecting_flag_ = false;
+  bool authenticated_ = false;    // AuthenticationOk came
   bool lost_ = false;             // the other side is gone: no goodbye
   bool copy_in_ = false;          // the server expects CopyData
   bool error_pending_ = false;    // an ErrorResponse came, its ReadyForQuery not yet

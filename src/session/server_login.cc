@@ -132,7 +132,7 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
     case 'v':
       break;
     case 'Z': {
-      if (body.size() != 1 || body[0] != 'I' || (scram_ && !scram_->verified())) {
+      if (body.size() != 1 || body[0] != 'I' || !authenticated_) {
         login_failed("", "bad pkt header", false);
         break;
       }
@@ -174,6 +174,7 @@ void Server::auth_request(Bytes body) {
     case 0:
       if (scram_ && !scram_->verified())
         return login_failed("08P01", "server login failed: failed to verify server signature", true);
+      authenticated_ = true;
       return;
     case 3:
       if (secret.kind == Kind::md5 || secret.kind == Kind::scram) return wrong_kind();

@@ -71,7 +71,7 @@ TEST(FirstPacket, Cancel) {
   EXPECT_EQ(first(header(8, kCancelCode)).kind, FirstKind::cancel);
   EXPECT_EQ(first(header(12, kCancelCode) + "abcd").body.size(), 4u);
   expect_first(header(268, kCancelCode) + std::string(260, 'k'), FirstKind::cancel, 268);
-  expect_first(header(269, kCancelCode) + std::string(261, 'k'), FirstKind::bad, 8);
+  expect_first(header(269, kCancelCode) + std::string(261, 'k'), FirstKind::cancel, 8);  // never answered; no key
 }
 
 TEST(FirstPacket, DirectTls) { expect_first("\x16\x03\x01\x02", FirstKind::tls_hello, 1); }

@@ -77,6 +77,10 @@ void Worker::tick(Usec now) {
     Usec limit = settings().client_login_timeout;
     if (limit > 0 && now - c->connect_time > limit) c->fatal(say::client_login_timeout);
   }
+  if (worker == 0)  // a forced user's minimum is kept even before the first client
+    for (const auto& [name, db] : config->databases)
+      if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
+        pool(shared.directory.pool(name, *db.user));
   each_pool([now](session::Pool& p) { p.tick(now); });
 }
 
