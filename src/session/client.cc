@@ -30,10 +30,14 @@ Client::Client(Env& env, int fd, bool unix_socket)
   env.shared.clients.take(0);
   // The place is taken, not compared: of many that arrive at once exactly as many get in as there are places. Who finds
   // none is told so when it says what it wants; the console and a cancel need none.
-  admitted_ = env.shared.admitted.take(static_cast<int>(env.settings().max_client_conn));
+  seek_place();
   stream = env.engine->adopt(fd, net::Kind::client, this);
   slot = env.add_client(this);
   stream->resume();
+}
+
+void Client::seek_place() {
+  if (!admitted_) admitted_ = env_->shared.admitted.take(static_cast<int>(env_->settings().max_client_conn));
 }
 
 Client::~Client() {

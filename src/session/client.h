@@ -31,6 +31,8 @@ class Client final : public net::StreamOwner, public ListNode {
   Client(Env& env, int fd, bool unix_socket);
   ~Client();
 
+  void seek_place();  // one of max_client_conn; asked again while the client says nothing
+
   // From the engine.
   void on_bytes(net::Stream& stream, const net::Received& received) override;
   void on_closed(net::Stream& stream, int error) override;

@@ -74,6 +74,7 @@ void Worker::tick(Usec now) {
   for (session::Client* c : clients_) {
     if (!c) continue;
     if (c->phase() > session::Client::Phase::password) continue;
+    c->seek_place();
     Usec limit = settings().client_login_timeout;
     if (limit > 0 && now - c->connect_time > limit) c->fatal(say::client_login_timeout);
   }
