@@ -62,7 +62,7 @@ std::unique_ptr<std::string> Env::take_buffer() {
 
 void Env::give_buffer(std::unique_ptr<std::string> buffer) {
   // A buffer that once held something big is not worth keeping, nor are more than a busy turn can need.
-  if (buffer->capacity() > 32 * 1024 || buffers_.size() >= 256) return;
+  if (buffer->capacity() > 32 * 1024 || buffers_.size() >= 4096) return;
   buffer->clear();
   buffers_.push_back(std::move(buffer));
 }

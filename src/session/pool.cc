@@ -101,6 +101,7 @@ void Pool::set_waiting_bit() {
 
 void Pool::leave_queue(Client& client) {
   waiting.remove(&client);
+  if (client.phase() == Client::Phase::welcome) --ungreeted_;
   if (waiting.empty() && bit_set_) {
     bit_set_ = false;
     shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
@@ -147,6 +148,7 @@ bool Pool::take(Client& client) {
 
 void Pool::queue_for_welcome(Client& client) {
   client.set_phase(Client::Phase::welcome);
+  ++ungreeted_;
   client.queued_at = env.now();
   waiting.push_back(&client);
   set_waiting_bit();
@@ -322,7 +324,7 @@ void Pool::greet() {
     welcome_generation_ = shared.generation.load(std::memory_order_relaxed);
     welcome_ = shared.welcome();
   }
-  if (!welcome_) return;
+  if (!welcome_ || ungreeted_ == 0) return;
   // Greeting one may let it queue again, behind: go by the first one that still waits, not by position.
   for (Client* client = waiting.front(); client;) {
     Client* next = waiting.after(client);

@@ -89,6 +89,7 @@ class Pool {
   config::PoolPolicy policy_{};
   std::shared_ptr<const pool::Welcome> welcome_;
   std::uint32_t welcome_generation_ = 0;
+  int ungreeted_ = 0;       // of `waiting`: clients in phase welcome
   bool asked_ = false;      // a request for servers is under way …
   Usec asked_at_ = 0;       // … since
   bool bit_set_ = false;
