@@ -259,6 +259,7 @@ class Pooler:
         server = f"host=127.0.0.1 port={pg.port}"
         self.databases = {"p0": f"{server} dbname=p0", "p1": f"{server} dbname=p1"}
         self.users = {}
+        self.extra_env = {}
         self.userlist = {role: (PASSWORD if how else "") for role, how in ROLES.items()}
 
     @property
@@ -278,6 +279,7 @@ class Pooler:
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:" + suffix)
         env.setdefault("TSAN_OPTIONS", suffix)
         env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:" + suffix)
+        env |= self.extra_env
         self.proc = subprocess.Popen([EXE, *flags, self.ini], stdout=subprocess.DEVNULL,
                                      stderr=open(self.stderr, "a"), cwd=self.dir, env=env)
         return self
