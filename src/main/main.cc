@@ -125,8 +125,8 @@ int run(const Options& options) {
           if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
         });
     status = control.run(signal_fd);
-    listeners.stop();
     fleet.stop();
+    listeners.stop();
     remove_pidfile(s.pidfile);
     // Threads are gone, the kernel frees the rest faster than we could: clients must not wait for destructors.
     std::fflush(nullptr);

@@ -20,6 +20,10 @@ class CancelLink final : public net::StreamOwner, public ListNode {
   Usec started() const { return started_; }
   bool sent() const { return sent_; }
   void end(std::string_view reason);
+  void abandon() {  // the worker ends
+    if (stream_) stream_->close();
+    delete this;
+  }
 
  private:
   Pool* pool_;

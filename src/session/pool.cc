@@ -418,6 +418,15 @@ void Pool::pause_servers() {
   login.each([](Server& s) { s.disconnect("pause mode"); });
 }
 
+void Pool::abandon() {
+  for (auto* l : {&idle, &active, &tested, &held_back, &login, &moving, &closing})
+    l->each([](Server& s) {
+      if (s.stream) s.stream->close();
+      delete &s;
+    });
+  cancel_links.each([](CancelLink& link) { link.abandon(); });
+}
+
 void Pool::drop_all(const Say& reason) {
   while (Client* client = waiting.front()) client->fatal(reason);
   while (Client* client = clients.front()) client->fatal(reason);

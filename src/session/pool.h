@@ -40,6 +40,7 @@ class Pool {
   void fail_waiters(std::string_view sqlstate, std::string_view text);
   void pause_servers();   // PAUSE: close what is idle
   bool quiet() const { return active.empty() && tested.empty(); }
+  void abandon();                    // the worker ends: servers and cancels go silently
   void drop_all(const Say& reason);  // KILL, database removed
   Usec age_queue(Usec now);          // call each turn while anybody waits; returns when to call again, 0 = no need
   void cancels_lost(Server& server);

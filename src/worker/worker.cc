@@ -49,6 +49,31 @@ void Worker::main() {
   window_start_ = net::monotonic_now();
   engine->run(*this);
   wake_.store(nullptr, std::memory_order_release);
+  end();
+}
+
+// The loop has ended for good: everything that it served goes, without a word to anybody.
+void Worker::end() {
+  mailbox_.drain([this](ToWorker* m) {
+    std::unique_ptr<ToWorker> owner(m);
+    if (auto* moved = std::get_if<MovedServer>(&m->body)) {
+      ::close(moved->fd);
+      delete moved->server;
+    } else if (auto* fresh = std::get_if<NewClient>(&m->body)) {
+      ::close(fresh->fd);
+    }
+  });
+  for (session::Client* c : clients_) {
+    if (!c) continue;
+    c->stream->close();
+    delete c;
+  }
+  each_pool([](session::Pool& p) { p.abandon(); });
+  for (session::Client* c : dead_clients_) delete c;
+  for (session::Server* s : dead_servers_) delete s;
+  for (session::CancelLink* l : dead_links_) delete l;
+  pools_.clear();
+  engine_.reset();  // in the thread that made it
 }
 
 Usec Worker::on_turn(Usec now) {

@@ -28,6 +28,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
 
  private:
   void main();
+  void end();
   // LoopOwner, AcceptOwner
   Usec on_turn(Usec now) override;
   void on_wake() override;
