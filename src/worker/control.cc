@@ -223,7 +223,7 @@ std::string Control::reload() {
     }
   }
   reopen_log_(next->settings);
-  fleet_.resolver.set_ttl(next->settings.dns_max_ttl, next->settings.dns_nxdomain_ttl);
+  fleet_.resolver->set_ttl(next->settings.dns_max_ttl, next->settings.dns_nxdomain_ttl);
   fleet_.config = std::move(next);
   return {};
 }

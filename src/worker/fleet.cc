@@ -11,10 +11,12 @@ Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, Plan plan
     : log(log_),
       shared(plan_.workers, config_->settings.track_extra_parameters),
       use_uring(plan_.use_uring),
-      resolver(net::ResolverOptions{config_->settings.dns_max_ttl, config_->settings.dns_nxdomain_ttl, 4, {}}),
+      resolver(std::make_unique<net::Resolver>(
+          net::ResolverOptions{config_->settings.dns_max_ttl, config_->settings.dns_nxdomain_ttl, 4, {}})),
       control_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       config(std::move(config_)),
-      plan(std::move(plan_)) {
+      plan(std::move(plan_)),
+      loops_running_(plan.workers) {
   crypto::random_bytes(shared.credentials.process_key);
   for (int i = 0; i < plan.workers; ++i) workers_.push_back(std::make_unique<Worker>(*this, i));
 }
@@ -26,13 +28,23 @@ Fleet::~Fleet() {
 }
 
 void Fleet::start() {
+  running_ = true;
   for (int i = 0; i < plan.workers; ++i)
     worker(i).start(config, plan.listeners[static_cast<std::size_t>(i)], i == 0 ? plan.unix_listeners : std::vector<int>{});
 }
 
 void Fleet::stop() {
+  if (!std::exchange(running_, false)) return;
   broadcast(Command{Order::stop, nullptr, 0});
+  loops_running_.wait();
+  resolver.reset();  // its threads post to workers
+  posts_possible_.count_down();
   for (auto& w : workers_) w->join();
+}
+
+void Fleet::loop_ended() {
+  loops_running_.count_down();
+  posts_possible_.wait();
 }
 
 void Fleet::broadcast(const ToWorker::Body& body) {

@@ -1,5 +1,6 @@
 #pragma once
 // The whole program: shared state, workers, and the mailbox of the control thread.
+#include <latch>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,8 @@ class Fleet {
 
   void start();
   void stop();  // ends and joins all workers
+  // A worker's loop has ended. Returns when no thread can post to any worker any more, so that engines may be freed.
+  void loop_ended();
   Worker& worker(int number) { return *workers_[static_cast<std::size_t>(number)]; }
   void broadcast(const ToWorker::Body& body);
   void to_control(ToControl::Body body);  // any thread
@@ -33,7 +36,7 @@ class Fleet {
   Log& log;
   session::Shared shared;
   const bool use_uring;
-  net::Resolver resolver;
+  std::unique_ptr<net::Resolver> resolver;
   net::Mailbox<ToControl> control;
   int control_event = -1;  // eventfd: something is in `control`
   std::shared_ptr<const config::Config> config;  // control thread only, once started
@@ -41,6 +44,8 @@ class Fleet {
 
  private:
   std::vector<std::unique_ptr<Worker>> workers_;
+  bool running_ = false;
+  std::latch loops_running_, posts_possible_{1};
 };
 
 }  // namespace pgf::worker

@@ -15,7 +15,7 @@ static constexpr Usec kTick = 333 * kMillisecond;  // PgBouncer's maintenance pe
 static constexpr int kTcp = 0, kUnix = 1;          // listener tags
 
 Worker::Worker(Fleet& fleet, int number) : session::Env(fleet.shared, fleet.log, number), fleet_(fleet) {
-  resolver = &fleet.resolver;
+  resolver = fleet.resolver.get();
 }
 
 Worker::~Worker() {
@@ -48,6 +48,7 @@ void Worker::main() {
   engine->wake();  // for what was posted before
   window_start_ = net::monotonic_now();
   engine->run(*this);
+  fleet_.loop_ended();
   wake_.store(nullptr, std::memory_order_release);
   end();
 }
