@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/list.h"
@@ -137,6 +138,9 @@ class Client final : public net::StreamOwner, public ListNode {
   std::unique_ptr<std::string> held_;
   std::unique_ptr<Login> login_;
   std::unique_ptr<wire::ClientStatements> statements_;
+  // Names whose Parse failed or was skipped after an error. They may be parsed again, as in PostgreSQL; using one sends
+  // its Parse to the server once more, as PgBouncer does (psycopg counts on it in a broken pipeline).
+  std::set<std::string> unproven_;
   wire::ParamSet params_;
 
  public:
@@ -149,6 +153,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void restore_statement(std::string_view name, const wire::StatementPtr& statement);
   void forget_statements() {
     if (statements_) statements_->clear();
+    unproven_.clear();
   }
 };
 

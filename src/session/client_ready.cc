@@ -233,7 +233,12 @@ Client::Step Client::parse_statement(Bytes body) {
   if (!parse || !wire::valid_parse_tail(parse->rest)) return fatal(say::broken_parse), Step::stop;
   if (!statements_) statements_ = std::make_unique<wire::ClientStatements>();
   wire::StatementPtr statement = env_->shared.statements.intern(as_text(parse->rest));
-  if (!statements_->add(parse->name, statement)) {
+  bool fresh = statements_->add(parse->name, statement);
+  if (!fresh && unproven_.erase(std::string(parse->name))) {
+    statements_->remove(parse->name);
+    fresh = statements_->add(parse->name, statement);
+  }
+  if (!fresh) {
     log(LogLevel::warning, fmt::format("prepared statement '{}' was already prepared", parse->name));
     return fatal(say::statement_in_use), Step::stop;
   }
@@ -279,6 +284,7 @@ void Client::ensure_prepared(const wire::StatementPtr& statement, Give give, std
 Client::Step Client::close_statement(std::string_view name) {
   wire::StatementPtr statement = statements_ ? statements_->find(name) : nullptr;
   if (statement) statements_->remove(name);
+  if (!unproven_.empty()) unproven_.erase(std::string(name));
   server->owed().push(Ask::close, Give::fake, std::move(statement), name);
   server->emit_fakes();
   return Step::done;
@@ -331,7 +337,7 @@ void Client::cancel_in_queue() {
 void Client::drop_statement(std::string_view name, const wire::Statement& statement) {
   if (!statements_) return;
   wire::StatementPtr mine = statements_->find(name);
-  if (mine && mine->id == statement.id) statements_->remove(name);
+  if (mine && mine->id == statement.id) unproven_.emplace(name);
 }
 
 void Client::restore_statement(std::string_view name, const wire::StatementPtr& statement) {

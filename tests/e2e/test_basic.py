@@ -403,3 +403,16 @@ def test_function_call(pooler):
         c.send(wire.msg("F", struct.pack("!IHHH", oid, 1, 0, 2) + args + struct.pack("!H", 0)))
         out = c.until("Z")
         assert [m.type for m in out] == ["V", "Z"] and out[0].body == struct.pack("!I", 1) + b"5"
+
+
+@pytest.mark.parametrize("again", ["parse", "bind"])
+def test_statement_skipped_after_an_error(pooler, again):
+    """A Parse behind an error never ran: its name is free for another Parse, and using it prepares it after all."""
+    p = pooler(default_pool_size=1)
+    with p.login() as c:
+        c.send(wire.parse("bad", "select * from nowhere"), wire.parse("late", "select 'late'"), wire.SYNC)
+        assert [m.type for m in c.until("Z")] == ["E", "Z"]
+        c.send(*([wire.parse("late", "select 'late'")] if again == "parse" else []),
+               wire.bind("", "late"), wire.execute(), wire.SYNC)
+        out = c.until("Z")
+        assert [m.row for m in out if m.type == "D"] == [["late"]], out
