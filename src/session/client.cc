@@ -47,7 +47,7 @@ Client::~Client() {
 
 void Client::on_bytes(net::Stream&, const net::Received& received) {
   request_time = env_->now();
-  if (pool) pool->counters.received += received.bytes.size();
+  if (pool && phase_ != Phase::console && phase_ != Phase::asking) pool->counters.received += received.bytes.size();
   if (held_) {
     hold(received.bytes);
     consume_held();

@@ -32,6 +32,8 @@ std::size_t Client::consume_console(Bytes bytes) {
       }
       std::string command(body.substr(0, body.find('\0')));
       phase_ = Phase::asking;
+      ++pool->counters.queries;
+      ++pool->counters.xacts;
       env_->console(*this, std::move(command));
       return total;
     }

@@ -175,7 +175,7 @@ Server* Pool::pop_idle(Client& client) {
     Server* server = s.server_round_robin ? idle.back() : idle.front();
     if (!sound(*server)) continue;
     Usec age = now - server->idle_since;
-    if (age >= s.server_check_delay && !s.server_check_query.empty() && now - server->request_time >= s.server_check_delay) {
+    if (server->was_used && age >= s.server_check_delay && !s.server_check_query.empty() && now - server->request_time >= s.server_check_delay) {
       server->run_check();  // it comes back by offer(), to whoever is first in the queue
       return nullptr;
     }
@@ -203,7 +203,7 @@ void Pool::offer(Server& server) {
   server.idle_since = env.now();
   if (server.close_needed) return server.disconnect("close_needed");
   if (removed_) return server.disconnect("database removed");
-  if (policy_.server_lifetime == 0 && server.login_done() && server.query_started)
+  if (policy_.server_lifetime == 0 && server.was_used)
     return server.disconnect("server lifetime over");
   if (paused() && !env.shared.suspended.load(std::memory_order_relaxed)) return server.disconnect("pause mode");
   if (env.shared.shutdown.load(std::memory_order_relaxed) == 1) return server.disconnect("server shutting down");
@@ -471,12 +471,12 @@ void Pool::tick(Usec now) {
     Usec waited = now - (c.query_start() ? c.query_start() : c.queued_at);
     Usec limit = query_wait_limit(c);
     if (limit > 0 && waited > limit) return c.fatal(say::query_wait_timeout);
+    if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
     if (c.phase() == Client::Phase::welcome) {
       if (s.client_login_timeout > 0 && now - c.connect_time > s.client_login_timeout)
         c.fatal(say::client_login_timeout_server);
       return;
     }
-    if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
     if (s.query_wait_notify > 0 && !c.notified && (now - c.queued_at) / kSecond > s.query_wait_notify)
       c.on_query_wait_notify();
   });

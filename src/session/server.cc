@@ -48,6 +48,7 @@ void Server::on_drained(net::Stream&) {
 void Server::link(Client* c) {
   client = c;
   c->server = this;
+  was_used = true;
   status_ = 'I';
   error_pending_ = fatal_seen_ = popped_ = release_ = false;
   ++pool->counters.assignments;

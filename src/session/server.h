@@ -86,7 +86,7 @@ class Server final : public net::StreamOwner, public ListNode {
   std::uint32_t generation;
   bool close_needed = false;
   int cancels = 0;  // cancels aimed at us and not finished
-  Usec query_started = 0;
+  bool was_used = false;  // by a client, at least once
 
  private:
   friend class Pool;
@@ -112,6 +112,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void undo(wire::Owed::Entry& entry);
   std::size_t own_answer(Bytes bytes);            // to statements of the pooler
   void own_ready(char status);
+  void take_canonical();
   bool busy() const;
   bool ended() const { return phase_ == Phase::dead || phase_ == Phase::closing; }
 

@@ -309,6 +309,18 @@ std::size_t Server::own_answer(Bytes bytes) {
   return total;
 }
 
+// The server calls some values by another name ("ISO" is "ISO, MDY"): from here on the client does too, or it would have
+// to be set again each time.
+void Server::take_canonical() {
+  for (int i = 0; i < params_.size(); ++i) {
+    const auto &mine = params_.get(i), &theirs = client->params().get(i);
+    if (!mine || !theirs || *mine == *theirs) continue;
+    log(LogLevel::debug, fmt::format("varcache_set_canonical: setting {} to its canonical version {} -> {}",
+                                     env().shared.names.name(i), *theirs, *mine));
+    client->mutable_params().set(i, mine);
+  }
+}
+
 void Server::own_ready(char status) {
   status_ = status;
   bool failed = std::exchange(own_error_, false);
@@ -321,6 +333,7 @@ void Server::own_ready(char status) {
         return disconnect(say::bad_parameter.text);
       }
       phase_ = Phase::active;
+      take_canonical();
       client->parameters_set();
       return;
     }

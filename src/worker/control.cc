@@ -196,6 +196,7 @@ void Control::set(Console console, const admin::Command& command) {
     return fail(console, "SET failed");
   }
   if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
+  reopen_log_(next->settings);
   fleet_.config = std::move(next);
   fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console, tag = command.tag()](Ticket&) { done(console, tag); })});
 }
