@@ -98,21 +98,5 @@ TEST(Reply, CompatibilityNames) {
   EXPECT_EQ(split(out)[1].body, std::string("SET\0", 4));
 }
 
-TEST(Reply, LoginParameters) {
-  std::string out, found;
-  console_parameter_status(out, "1.25.2");
-  for (const observe::test::Message& message : split(out)) {
-    EXPECT_EQ(message.type, 'S');
-    Cursor in(as_bytes(message.body));
-    found += in.cstr();
-    found += '=';
-    found += in.cstr();
-    found += ' ';
-  }
-  EXPECT_EQ(found,
-            "server_version=1.25.2/bouncer client_encoding=UTF8 server_encoding=UTF8 DateStyle=ISO TimeZone=GMT "
-            "standard_conforming_strings=on is_superuser=on ");
-}
-
 }  // namespace
 }  // namespace pgf::admin

@@ -31,14 +31,4 @@ void set_ignored(std::string& out) {
   done(out, "SET");
 }
 
-void console_parameter_status(std::string& out, std::string_view version) {
-  wire::parameter_status(out, "server_version", std::string(version) + "/bouncer");
-  wire::parameter_status(out, "client_encoding", "UTF8");
-  wire::parameter_status(out, "server_encoding", "UTF8");
-  wire::parameter_status(out, "DateStyle", "ISO");
-  wire::parameter_status(out, "TimeZone", "GMT");
-  wire::parameter_status(out, "standard_conforming_strings", "on");
-  wire::parameter_status(out, "is_superuser", "on");
-}
-
 }  // namespace pgf::admin

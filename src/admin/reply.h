@@ -16,7 +16,4 @@ void help(std::string& out);  // SHOW HELP
 void show_parameter(std::string& out, const Parameter& parameter);
 void set_ignored(std::string& out);  // SET of a compatibility name
 
-// The fixed ParameterStatus messages of a console login; `version` like 1.25.2. Not followed by ReadyForQuery.
-void console_parameter_status(std::string& out, std::string_view version);
-
 }  // namespace pgf::admin

@@ -182,6 +182,16 @@ TEST(AuthFileLoading, ReadUnlessNotNeeded) {
   }
 }
 
+TEST(Load, DatabaseKeysWithoutEffectAreNamed) {
+  auto c = good(
+      "[databases]\na = host=x,y load_balance_hosts=random auth_user=u\nb = host=x,y load_balance_hosts=disable\n"
+      "* = auth_dbname=a\n[pgbouncer]\n");
+  EXPECT_THAT(c->warnings,
+              ElementsAre("database a: load_balance_hosts = random is not in this version, hosts are used in turn",
+                          "database a: auth_user is accepted, but has no effect in this version",
+                          "database *: auth_dbname is accepted, but has no effect in this version"));
+}
+
 TEST(AuthFileLoading, MissingIsAWarning) {
   auto c = good("[pgbouncer]\nauth_file = u.txt\n");
   EXPECT_THAT(c->warnings, ElementsAre("could not open auth_file u.txt: No such file or directory"));

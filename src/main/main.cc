@@ -46,11 +46,13 @@ LogTarget log_target(const config::Settings& s, const Options& options) {
 // What this version cannot do must not be skipped in silence where safety depends on it.
 std::string unsupported(const config::Settings& s) {
   using config::AuthType;
-  if (s.auth_type == AuthType::cert || s.auth_type == AuthType::hba || s.auth_type == AuthType::ldap || s.auth_type == AuthType::pam)
+  if (s.auth_type == AuthType::cert || s.auth_type == AuthType::hba || s.auth_type == AuthType::ldap ||
+      s.auth_type == AuthType::pam)
     return fmt::format("auth_type = {} is not supported by this version of pgflotilla", config::to_text(s.auth_type));
   auto demands = [](config::SslMode m) { return m >= config::SslMode::require; };
   if (demands(s.client_tls_sslmode) || demands(s.server_tls_sslmode))
-    return "TLS is not supported by this version of pgflotilla: client_tls_sslmode and server_tls_sslmode cannot demand it";
+    return "TLS is not supported by this version of pgflotilla: client_tls_sslmode and server_tls_sslmode cannot "
+           "demand it";
   return {};
 }
 
@@ -70,12 +72,15 @@ int run(const Options& options) {
   if (options.daemon && s.pidfile.empty()) return fatal("daemon needs pidfile configured");
   if (std::string no = unsupported(s); !no.empty()) return fatal(no);
 
-  if (std::string error = become_user(options.user.empty() ? s.user : options.user); !error.empty()) return fatal(error);
+  if (std::string error = become_user(options.user.empty() ? s.user : options.user); !error.empty())
+    return fatal(error);
   if (geteuid() == 0) return fatal("pgflotilla should not run as root");
   if (std::string error = log.open(log_target(s, options)); !error.empty()) {
     std::fprintf(stderr, "%s\n", error.c_str());
     return 1;
   }
+  if (options.reboot)
+    log(LogLevel::warning, "--reboot has no effect in this version: the old process is not taken over");
   for (const std::string& warning : config->warnings) log(LogLevel::warning, "{}", warning);
   if (std::string error = check_pidfile(s.pidfile, log); !error.empty()) return fatal(error);
   if (options.daemon)
@@ -111,8 +116,8 @@ int run(const Options& options) {
   plan.unix_listeners = listeners.local();
 
   if (std::string error = write_pidfile(s.pidfile); !error.empty()) return fatal(error);
-  log(LogLevel::log, "process up: pgflotilla {}, {} worker{} on {}{}", PGF_VERSION, plan.workers, plan.workers == 1 ? "" : "s",
-      plan.use_uring ? "io_uring" : "epoll",
+  log(LogLevel::log, "process up: pgflotilla {}, {} worker{} on {}{}", PGF_VERSION, plan.workers,
+      plan.workers == 1 ? "" : "s", plan.use_uring ? "io_uring" : "epoll",
       plan.engine_reason.empty() ? "" : fmt::format(" (io_uring: {})", plan.engine_reason));
 
   int status;

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "base/version.h"
+
 namespace pgf {
 
 static constexpr const char* kUsage =
@@ -12,7 +14,7 @@ static constexpr const char* kUsage =
     "\n"
     "  -d, --daemon         run in the background (needs pidfile)\n"
     "  -q, --quiet          no log on stderr\n"
-    "  -R, --reboot         accepted; use so_reuseport or the new process's own start instead\n"
+    "  -R, --reboot         accepted, no effect in this version\n"
     "  -u, --user=NAME      run as this operating-system user\n"
     "  -v, --verbose        more log; may be repeated\n"
     "  -V, --version        print the version and end\n"
@@ -26,16 +28,30 @@ std::expected<Options, int> parse_options(int argc, char** argv) {
   Options o;
   for (int c; (c = getopt_long(argc, argv, "dqRu:vVh", kLong, nullptr)) != -1;) {
     switch (c) {
-      case 'd': o.daemon = true; break;
-      case 'q': o.quiet = true; break;
-      case 'R': o.reboot = true; break;
-      case 'u': o.user = optarg; break;
-      case 'v': ++o.verbose; break;
+      case 'd':
+        o.daemon = true;
+        break;
+      case 'q':
+        o.quiet = true;
+        break;
+      case 'R':
+        o.reboot = true;
+        break;
+      case 'u':
+        o.user = optarg;
+        break;
+      case 'v':
+        ++o.verbose;
+        break;
       case 'V':
-        std::printf("PgBouncer 1.25.2\npgflotilla %s\n", PGF_VERSION);
+        std::printf("PgBouncer %s\npgflotilla %s\n", kPgBouncerVersion.data(), PGF_VERSION);
         return std::unexpected(0);
-      case 'h': std::fputs(kUsage, stdout); return std::unexpected(0);
-      default: std::fputs(kUsage, stderr); return std::unexpected(1);
+      case 'h':
+        std::fputs(kUsage, stdout);
+        return std::unexpected(0);
+      default:
+        std::fputs(kUsage, stderr);
+        return std::unexpected(1);
     }
   }
   if (optind >= argc) {

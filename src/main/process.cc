@@ -105,7 +105,8 @@ static double cgroup_cores() {
 
 int usable_cores() {
   cpu_set_t set;
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  int cores =
+      sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   double quota = cgroup_cores();
   if (quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota)));
   return std::max(1, cores);
@@ -179,7 +180,8 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
     auto address = net::unix_address(path);
     if (!address) return fmt::format("failed to create unix socket: path too long: {}", path);
     bool file = path[0] != '@';
-    if (file && ::access((path + ".lock").c_str(), F_OK) == 0) return fmt::format("unix port {} is in use", s.listen_port);
+    if (file && ::access((path + ".lock").c_str(), F_OK) == 0)
+      return fmt::format("unix port {} is in use", s.listen_port);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool in_use = connect(probe, address->get(), address->length) == 0;
     ::close(probe);

@@ -25,7 +25,8 @@ void PoolShared::set_login_error(LoginError error) {
   login_error_ = std::move(error);
 }
 
-Permit Permit::take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared, Refused& why) {
+Permit Permit::take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared,
+                    Refused& why) {
   Permit permit;
   why = Refused::none;
   if (!pool.servers.take(pool_limit)) {

@@ -48,8 +48,8 @@ struct DatabaseShared {
 
 // What a client is told at login besides its own values, taken from the pool's first server login.
 struct Welcome {
-  std::string untracked;    // raw ParameterStatus messages
-  wire::ParamSet tracked;   // server defaults
+  std::string untracked;   // raw ParameterStatus messages
+  wire::ParamSet tracked;  // server defaults
 };
 
 // One pool: a database entry and the server user, over all workers.
@@ -60,11 +60,11 @@ class PoolShared {
   DatabaseShared& database;
   UserShared& user;
   const std::uint32_t number;
-  Counter servers;                        // open or opening, cancel connections included
-  std::atomic<int> usable{0};             // logged in; all workers
-  std::atomic<bool> connecting{false};    // at most one login attempt at a time; taken by the worker that launches
-  std::atomic<Usec> retry_at{0};          // no attempt before; written by the worker whose attempt failed
-  std::atomic<bool> last_failed{false};   // the last attempt failed
+  Counter servers;                           // open or opening, cancel connections included
+  std::atomic<int> usable{0};                // logged in; all workers
+  std::atomic<bool> connecting{false};       // at most one login attempt at a time; taken by the worker that launches
+  std::atomic<Usec> retry_at{0};             // no attempt before; written by the worker whose attempt failed
+  std::atomic<bool> last_failed{false};      // the last attempt failed
   std::atomic<std::uint32_t> generation{0};  // RECONNECT and changed entries raise it: older servers are closed
   std::atomic<std::uint32_t> host_cursor{0};
 
@@ -113,7 +113,8 @@ class Permit {
   enum class Refused { none, pool, database, user };
   // pool_limit is what the pool may have in this case (with reserve, or 2 x for cancels); others come from the policy.
   // check_shared false: the database's and user's limits do not apply (cancel requests) but are still counted.
-  static Permit take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared, Refused& why);
+  static Permit take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared,
+                     Refused& why);
   explicit operator bool() const { return pool_ != nullptr; }
   void reset();
 

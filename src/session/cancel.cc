@@ -22,8 +22,9 @@ void CancelLink::begin(Client& client, ClientHandle requester) {
   }
   if (!server) return settle(LogLevel::debug, "cancel request for idle client");
   if (server->phase() != Server::Phase::active)
-    return settle(LogLevel::debug, server->phase() == Server::Phase::setting ? "ignoring cancel request for server that is setting vars" : Server::name(server->phase()));
-  if (server->status() == 'I' && server->owed().empty()) return settle(LogLevel::debug, "cancel request for idle client");
+    return settle(LogLevel::debug, "ignoring cancel request for server that is setting vars");
+  if (server->status() == 'I' && server->owed().empty())
+    return settle(LogLevel::debug, "cancel request for idle client");
   if (server->backend_key().empty()) return settle(LogLevel::debug, "server gave no cancel key");
   Pool& pool = *client.pool;
   pool::Permit::Refused why;

@@ -65,17 +65,28 @@ std::size_t Client::consume(const net::Received& received) {
     Phase before = phase_;
     std::size_t n = 0;
     switch (phase_) {
-      case Phase::first: n = consume_first(rest.bytes); break;
-      case Phase::password: n = consume_password(rest.bytes); break;
+      case Phase::first:
+        n = consume_first(rest.bytes);
+        break;
+      case Phase::password:
+        n = consume_password(rest.bytes);
+        break;
       case Phase::idle:
-      case Phase::active: n = consume_ready(rest); break;
-      case Phase::console: n = consume_console(rest.bytes); break;
-      case Phase::cancel: n = rest.bytes.size(); break;  // nothing more is expected from it
+      case Phase::active:
+        n = consume_ready(rest);
+        break;
+      case Phase::console:
+        n = consume_console(rest.bytes);
+        break;
+      case Phase::cancel:
+        n = rest.bytes.size();
+        break;  // nothing more is expected from it
       case Phase::welcome:
       case Phase::waiting:
       case Phase::setting:
       case Phase::asking:
-      case Phase::dead: break;
+      case Phase::dead:
+        break;
     }
     used += n;
     if (phase_ == Phase::dead || (n == 0 && phase_ == before)) break;
@@ -166,9 +177,7 @@ void Client::finish() {
   env_->bury(this);
 }
 
-void Client::bad_header(Bytes bytes) {
-  fatal("08P01", wire::bad_header_text(bytes));
-}
+void Client::bad_header(Bytes bytes) { fatal("08P01", wire::bad_header_text(bytes)); }
 
 void Client::server_lost(const Say& reason, std::string_view text) {
   cut_ = server && server->mid_message();
@@ -214,7 +223,9 @@ std::string Client::peer_text() const {
 
 void Client::log(LogLevel level, std::string_view text) const {
   if (!env_->log.enabled(level)) return;
-  std::string_view db = login_ ? std::string_view(login_->shown_database()) : database ? std::string_view(database->name) : "(nodb)";
+  std::string_view db = login_     ? std::string_view(login_->shown_database())
+                        : database ? std::string_view(database->name)
+                                   : "(nodb)";
   std::string_view who = login_ ? std::string_view(login_->user) : user ? std::string_view(user->name) : "(nouser)";
   if (db.empty()) db = "(nodb)";
   if (who.empty()) who = "(nouser)";

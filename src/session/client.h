@@ -40,20 +40,20 @@ class Client final : public net::StreamOwner, public ListNode {
   void on_drained(net::Stream& stream) override;
 
   // From the pool and the linked server.
-  void welcome_ready();                       // pool().welcome is known
-  void linked(Server* server);                // a server is ours; phase idle/waiting -> active or setting
-  void parameters_set();                      // setting -> active
-  void unlinked();                            // active -> idle, the server is on its own again
+  void welcome_ready();         // pool().welcome is known
+  void linked(Server* server);  // a server is ours; phase idle/waiting -> active or setting
+  void parameters_set();        // setting -> active
+  void unlinked();              // active -> idle, the server is on its own again
   void server_lost(const Say& reason, std::string_view text = {});
   void ready_for_query(char status, bool all_answered);  // statistics
-  void after_release();                       // unlinked and the server is placed: go on with what waited here
-  void server_drained();                      // the server can take more
+  void after_release();   // unlinked and the server is placed: go on with what waited here
+  void server_drained();  // the server can take more
 
   // Ends the connection: reason goes to the log, `say` (if any) to the client first.
   void disconnect(std::string_view reason);
   void fatal(const Say& say, std::string_view text = {});
   void fatal(std::string_view sqlstate, std::string_view text);
-  void cancel_in_queue();                     // a CancelRequest for a queued client
+  void cancel_in_queue();  // a CancelRequest for a queued client
   void console_reply(std::string_view bytes, bool close);
   void cancel_settled(std::string_view reason);  // phase cancel: the request is done with
 
@@ -64,7 +64,7 @@ class Client final : public net::StreamOwner, public ListNode {
   std::string peer_text() const;  // "HOST:PORT" as in the log
   std::string address() const;    // without port, as in SHOW CLIENTS
   int port() const;
-  int unix_pid() const;           // of a client on the Unix socket, else 0
+  int unix_pid() const;  // of a client on the Unix socket, else 0
   const wire::ParamSet& params() const { return params_; }
   std::size_t statements() const { return statements_ ? statements_->size() : 0; }
   void log(LogLevel level, std::string_view text) const;

@@ -8,8 +8,8 @@ namespace pgf::session {
 
 static constexpr std::uint32_t kMaxCommand = 16 * 1024;
 
-// The console's side of the protocol: simple queries only, one at a time (admin.md section 2). The command itself goes to
-// the control thread; nothing is read from this client until it has answered.
+// The console's side of the protocol: simple queries only, one at a time (admin.md section 2). The command itself goes
+// to the control thread; nothing is read from this client until it has answered.
 std::size_t Client::consume_console(Bytes bytes) {
   if (bytes.size() < 5) return 0;
   std::uint32_t length = load_be32(bytes.data() + 1);

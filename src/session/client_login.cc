@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/version.h"
 #include "crypto/crypto.h"
 #include "net/socket.h"
 #include "session/pool.h"
@@ -132,7 +133,8 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (auto counted = count_client(config); !counted) return fatal(counted.error());
 
   if (env_->settings().log_connections)
-    log(LogLevel::log, fmt::format("login attempt: db={} user={} tls=no replication=no", login_->database, login_->user));
+    log(LogLevel::log,
+        fmt::format("login attempt: db={} user={} tls=no replication=no", login_->database, login_->user));
   if (login_->console && env_->settings().auth_type != config::AuthType::any &&
       !config::in_list(env_->settings().admin_users, login_->user) &&
       !config::in_list(env_->settings().stats_users, login_->user))
@@ -142,20 +144,19 @@ void Client::start_login(Bytes body, std::uint32_t code) {
 
 // Takes this client's place in the limits of its database and user: the count first, then the comparison.
 std::expected<void, Say> Client::count_client(const config::Config& config) {
-  const config::Settings& s = config.settings;
-  bool exempt = login_->console && config::in_list(s.admin_users, login_->user);
+  bool exempt = login_->console && config::in_list(config.settings.admin_users, login_->user);
+  config::ClientPolicy policy =
+      config::resolve_client(config, login_->entry.value_or(config::Database{}), login_->user);
   if (login_->entry) {
     pool::DatabaseShared& shared = env_->shared.directory.database(login_->database);
-    int limit = login_->entry->max_db_client_connections.value_or(static_cast<int>(s.max_db_client_connections));
-    if (!shared.clients.take(exempt ? 0 : limit)) return std::unexpected(say::max_db_clients);
+    if (!shared.clients.take(exempt ? 0 : policy.max_db_client_connections))
+      return std::unexpected(say::max_db_clients);
     database = &shared;
   }
   if (login_->user_known) {
-    auto own = config.users.find(login_->user);
-    int limit = static_cast<int>(s.max_user_client_connections);
-    if (own != config.users.end()) limit = own->second.max_user_client_connections.value_or(limit);
     pool::UserShared& shared = env_->shared.directory.user(login_->user);
-    if (!shared.clients.take(exempt ? 0 : limit)) return std::unexpected(say::max_user_clients);
+    if (!shared.clients.take(exempt ? 0 : policy.max_user_client_connections))
+      return std::unexpected(say::max_user_clients);
     user = &shared;
   }
   return {};
@@ -308,13 +309,7 @@ void Client::enter_pool() {
     counted_pool = true;
     std::string out;
     wire::auth_ok(out);
-    wire::parameter_status(out, "server_version", "1.25.2/bouncer");
-    wire::parameter_status(out, "client_encoding", "UTF8");
-    wire::parameter_status(out, "server_encoding", "UTF8");
-    wire::parameter_status(out, "DateStyle", "ISO");
-    wire::parameter_status(out, "TimeZone", "GMT");
-    wire::parameter_status(out, "standard_conforming_strings", "on");
-    wire::parameter_status(out, "is_superuser", "on");
+    wire::console_parameter_status(out, kPgBouncerVersion);
     wire::backend_key_data(out, cancel_key);
     wire::ready_for_query(out, 'I');
     stream->send(as_bytes(out));

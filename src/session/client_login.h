@@ -8,7 +8,7 @@ struct Client::Login {
   std::string user, database;
   bool started = false, database_known = false, console = false;
   std::optional<config::Database> entry;
-  std::string stored;       // the user's secret as written; empty if none
+  std::string stored;  // the user's secret as written; empty if none
   bool user_known = false;
   auth::Secret secret;
   config::AuthType method = config::AuthType::md5;  // what was asked of the client

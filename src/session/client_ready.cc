@@ -80,6 +80,13 @@ std::size_t Client::consume_ready(const net::Received& received) {
       return size;
     }
 
+    const bool named_parse = type == 'P' && there > 5 && bytes[at + 5] != 0 && tracking();
+    if (named_parse && total > kMaxNamedParse) {
+      if (server) flush();
+      fatal("54000", "named prepared statement too large");
+      return size;
+    }
+
     if (!server) {
       if (type == 'd' || type == 'c' || type == 'f') {  // the rest of a COPY that failed: nobody wants it any more
         body_left_ = length - 4;
@@ -88,13 +95,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
         run = at;
         continue;
       }
-      if (there < total && (there < kCompleteFirst || (type == 'P' && there > 5 && bytes[at + 5] != 0 && tracking()))) {
-        if (type == 'P' && there >= kCompleteFirst && total > kMaxNamedParse) {
-          fatal("54000", "named prepared statement too large");
-          return size;
-        }
-        break;
-      }
+      if (there < total && (there < kCompleteFirst || named_parse)) break;
       begin_request();
       if (!pool->take(*this) || phase_ != Phase::active) return at;
     } else {
@@ -102,10 +103,18 @@ std::size_t Client::consume_ready(const net::Received& received) {
     }
 
     switch (type) {
-      case 'Q': server->owed().push(Ask::query); break;
-      case 'F': server->owed().push(Ask::function_call); break;
-      case 'S': server->owed().push(Ask::sync); break;
-      case 'E': server->owed().push(Ask::execute); break;
+      case 'Q':
+        server->owed().push(Ask::query);
+        break;
+      case 'F':
+        server->owed().push(Ask::function_call);
+        break;
+      case 'S':
+        server->owed().push(Ask::sync);
+        break;
+      case 'E':
+        server->owed().push(Ask::execute);
+        break;
       case 'c':
       case 'f':
         if (server->copying()) server->owed().push(Ask::copy_end);
@@ -128,10 +137,14 @@ std::size_t Client::consume_ready(const net::Received& received) {
             continue;
           }
         }
-        server->owed().push(type == 'P' ? Ask::parse : type == 'B' ? Ask::bind : type == 'D' ? Ask::describe : Ask::close);
+        server->owed().push(type == 'P'   ? Ask::parse
+                            : type == 'B' ? Ask::bind
+                            : type == 'D' ? Ask::describe
+                                          : Ask::close);
         break;
       }
-      default: break;  // d, H
+      default:
+        break;  // d, H
     }
     std::size_t n = std::min(there, total);
     at += n;
@@ -152,8 +165,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
 void Client::server_drained() {
   if (!paused_) return;
   paused_ = false;
-  if (held_)
-    consume_held();
+  if (held_) consume_held();
   if (phase_ != Phase::dead && !paused_) stream->resume();
 }
 

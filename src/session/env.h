@@ -12,6 +12,7 @@
 
 #include "auth/exchange.h"
 #include "base/error.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "config/config.h"
 #include "net/engine.h"
@@ -43,7 +44,7 @@ class CancelRegistry {
  public:
   bool add(const wire::CancelKey& key, ClientHandle client);  // false: the key exists already, take another
   void remove(const wire::CancelKey& key);
-  ClientHandle find(const wire::CancelKey& key) const;        // worker -1 = no such key
+  ClientHandle find(const wire::CancelKey& key) const;  // worker -1 = no such key
 
  private:
   static std::uint64_t number(const wire::CancelKey& key);
@@ -84,12 +85,12 @@ struct Shared {
   wire::StatementTable statements;
   CancelRegistry cancels;
   Credentials credentials;
-  pool::Counter clients;                     // every client socket; all workers
-  pool::Counter admitted;                    // those that said who they are: max_client_conn; all workers
-  std::atomic<std::uint64_t> next_id{1};     // clients and servers, in creation order; all workers
-  std::atomic<bool> paused{false};           // PAUSE; control thread writes
-  std::atomic<bool> suspended{false};        // SUSPEND; control thread writes
-  std::atomic<int> shutdown{0};              // 0 no, 1 waiting for servers, 2 waiting for clients; control thread writes
+  pool::Counter clients;                  // every client socket; all workers
+  pool::Counter admitted;                 // those that said who they are: max_client_conn; all workers
+  std::atomic<std::uint64_t> next_id{1};  // clients and servers, in creation order; all workers
+  std::atomic<bool> paused{false};        // PAUSE; control thread writes
+  std::atomic<bool> suspended{false};     // SUSPEND; control thread writes
+  std::atomic<int> shutdown{0};           // 0 no, 1 waiting for servers, 2 waiting for clients; control thread writes
 };
 
 class Env {
@@ -110,6 +111,7 @@ class Env {
   // Buffers for bytes that have to wait; kept for the next user. Worker-local.
   std::unique_ptr<std::string> take_buffer();
   void give_buffer(std::unique_ptr<std::string> buffer);
+  List<Pool> queues;    // pools in which clients of this worker wait; empty if there is no other worker
   std::string scratch;  // for messages being built; cleared by its user
 
   // Objects live until the end of the turn in which they were buried, so that no caller up the stack loses them.
@@ -121,9 +123,9 @@ class Env {
   virtual Pool& pool(pool::PoolShared& shared) = 0;
 
   // To other workers.
-  virtual void ship(Server* server, int fd, int to) = 0;                        // detached server with its socket
+  virtual void ship(Server* server, int fd, int to) = 0;  // detached server with its socket
   virtual void ask_for_server(pool::PoolShared& pool, int from_worker, int count) = 0;
-  virtual void poke(pool::PoolShared& pool) = 0;          // all workers with waiters of the pool look again
+  virtual void poke(pool::PoolShared& pool) = 0;              // all workers with waiters of the pool look again
   virtual void poke_after_close(pool::PoolShared& pool) = 0;  // a permit came back: pools sharing a limit look again
   virtual void evict_idle(pool::PoolShared& wanted, bool by_user) = 0;  // close an idle server of a sibling pool
   virtual void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) = 0;

@@ -48,16 +48,31 @@ void Pool::list(Server& server, Server::Phase phase) {
     case P::resolving:
     case P::connecting:
     case P::login:
-    case P::connect_query: login.push_back(&server); break;
-    case P::idle: idle.push_front(&server); break;
+    case P::connect_query:
+      login.push_back(&server);
+      break;
+    case P::idle:
+      idle.push_front(&server);
+      break;
     case P::setting:
-    case P::active: active.push_back(&server); break;
+    case P::active:
+      active.push_back(&server);
+      break;
     case P::resetting:
-    case P::checking: tested.push_back(&server); break;
-    case P::being_canceled: held_back.push_back(&server); break;
-    case P::moving: moving.push_back(&server); break;
-    case P::closing: closing.push_back(&server); break;
-    case P::dead: break;
+    case P::checking:
+      tested.push_back(&server);
+      break;
+    case P::being_canceled:
+      held_back.push_back(&server);
+      break;
+    case P::moving:
+      moving.push_back(&server);
+      break;
+    case P::closing:
+      closing.push_back(&server);
+      break;
+    case P::dead:
+      break;
   }
 }
 
@@ -68,19 +83,32 @@ void Pool::unlist(Server& server) {
     case P::resolving:
     case P::connecting:
     case P::login:
-    case P::connect_query: login.remove(&server); break;
+    case P::connect_query:
+      login.remove(&server);
+      break;
     case P::idle:
       idle.remove(&server);
       publish_idle();
       break;
     case P::setting:
-    case P::active: active.remove(&server); break;
+    case P::active:
+      active.remove(&server);
+      break;
     case P::resetting:
-    case P::checking: tested.remove(&server); break;
-    case P::being_canceled: held_back.remove(&server); break;
-    case P::moving: moving.remove(&server); break;
-    case P::closing: closing.remove(&server); break;
-    case P::dead: break;
+    case P::checking:
+      tested.remove(&server);
+      break;
+    case P::being_canceled:
+      held_back.remove(&server);
+      break;
+    case P::moving:
+      moving.remove(&server);
+      break;
+    case P::closing:
+      closing.remove(&server);
+      break;
+    case P::dead:
+      break;
   }
 }
 
@@ -96,6 +124,7 @@ void Pool::publish_idle() {
 void Pool::set_waiting_bit() {
   if (bit_set_ || env.alone()) return;
   bit_set_ = true;
+  env.queues.push_back(this);
   shared.waiting.fetch_or(std::uint64_t{1} << env.worker, std::memory_order_seq_cst);
 }
 
@@ -104,6 +133,7 @@ void Pool::leave_queue(Client& client) {
   if (client.phase() == Client::Phase::welcome) --ungreeted_;
   if (waiting.empty() && bit_set_) {
     bit_set_ = false;
+    env.queues.remove(this);
     shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
   }
   if (!env.alone()) {  // the mark was this client's: nobody need hurry for it any more
@@ -130,9 +160,11 @@ bool Pool::take(Client& client) {
     client.fatal(say::server_shutting_down);
     return false;
   }
-  if (!paused() && shared.last_failed.load(std::memory_order_acquire) && shared.usable.load(std::memory_order_acquire) == 0) {
+  if (!paused() && shared.last_failed.load(std::memory_order_acquire) &&
+      shared.usable.load(std::memory_order_acquire) == 0) {
     pool::PoolShared::LoginError error = shared.login_error();
-    client.fatal(error.sqlstate, fmt::format("server login has been failing, cached error: {} (server_login_retry)", error.text));
+    client.fatal(error.sqlstate,
+                 fmt::format("server login has been failing, cached error: {} (server_login_retry)", error.text));
     launch(nullptr);
     return false;
   }
@@ -175,7 +207,8 @@ Server* Pool::pop_idle(Client& client) {
     Server* server = s.server_round_robin ? idle.back() : idle.front();
     if (!sound(*server)) continue;
     Usec age = now - server->idle_since;
-    if (server->was_used && age >= s.server_check_delay && !s.server_check_query.empty() && now - server->request_time >= s.server_check_delay) {
+    if (server->was_used && !s.server_check_query.empty() && age >= s.server_check_delay &&
+        now - server->request_time >= s.server_check_delay) {
       server->run_check();  // it comes back by offer(), to whoever is first in the queue
       return nullptr;
     }
@@ -203,8 +236,7 @@ void Pool::offer(Server& server) {
   server.idle_since = env.now();
   if (server.close_needed) return server.disconnect("close_needed");
   if (removed_) return server.disconnect("database removed");
-  if (policy_.server_lifetime == 0 && server.was_used)
-    return server.disconnect("server lifetime over");
+  if (policy_.server_lifetime == 0 && server.was_used) return server.disconnect("server lifetime over");
   if (paused() && !env.shared.suspended.load(std::memory_order_relaxed)) return server.disconnect("pause mode");
   if (env.shared.shutdown.load(std::memory_order_relaxed) == 1) return server.disconnect("server shutting down");
   if (policy_.server_lifetime > 0 && env.now() - server.connect_time > policy_.server_lifetime)
@@ -327,15 +359,15 @@ void Pool::greet() {
   if (!welcome_ || ungreeted_ == 0) return;
   // Greeting one may let it queue again, behind: go by the first one that still waits, not by position.
   for (Client* client = waiting.front(); client;) {
-    Client* next = waiting.after(client);
+    Client* following = waiting.after(client);
     if (client->phase() == Client::Phase::welcome) {
       leave_queue(*client);
       clients.push_back(client);
       client->counted_pool = true;
       client->welcome_ready();
-      next = waiting.front();
+      following = waiting.front();
     }
-    client = next;
+    client = following;
   }
 }
 
@@ -363,7 +395,8 @@ bool Pool::launch(Client* waiter) {
   if (removed_ || paused() || env.shared.shutdown.load(std::memory_order_relaxed) == 1) return false;
   if (!tested.empty() && waiter && waiter->phase() == Client::Phase::waiting) {
     bool checking = false;
-    tested.each([&](Server& s) { checking |= s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting; });
+    tested.each(
+        [&](Server& s) { checking |= s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting; });
     if (checking) return false;  // one is on its way already
   }
   Usec now = env.now();
@@ -448,16 +481,16 @@ void Pool::queue_cancel(std::uint64_t client_id, ClientHandle requester) {
 
 void Pool::next_cancel() {
   if (queued_cancels_.empty()) return;
-  QueuedCancel next = queued_cancels_.front();
+  QueuedCancel first = queued_cancels_.front();
   queued_cancels_.pop_front();
   Client* target = nullptr;
   active.each([&](Server& s) {
-    if (s.client && s.client->id == next.client_id) target = s.client;
+    if (s.client && s.client->id == first.client_id) target = s.client;
   });
   if (target)
-    CancelLink::begin(*target, next.requester);
+    CancelLink::begin(*target, first.requester);
   else
-    env.cancel_done(next.requester);
+    env.cancel_done(first.requester);
 }
 
 // ---- time ----
@@ -469,7 +502,7 @@ void Pool::tick(Usec now) {
 
   waiting.each([&](Client& c) {
     Usec waited = now - (c.query_start() ? c.query_start() : c.queued_at);
-    Usec limit = query_wait_limit(c);
+    Usec limit = client_policy(c).query_wait_timeout;
     if (limit > 0 && waited > limit) return c.fatal(say::query_wait_timeout);
     if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
     if (c.phase() == Client::Phase::welcome) {
@@ -496,24 +529,17 @@ void Pool::tick(Usec now) {
         now - c->xact_start() > policy_.transaction_timeout)
       return c->fatal(say::transaction_timeout);
   });
-  auto idle_limit = [&](Client& c) {
-    Usec limit = s.client_idle_timeout;
-    if (!env.config->users.empty() && c.user) {
-      auto own = env.config->users.find(c.user->name);
-      if (own != env.config->users.end() && own->second.client_idle_timeout) limit = *own->second.client_idle_timeout;
-    }
-    return limit;
-  };
   if (s.client_idle_timeout > 0 || !env.config->users.empty())
     clients.each([&](Client& c) {
-      Usec limit = idle_limit(c);
+      Usec limit = client_policy(c).client_idle_timeout;
       if (limit > 0 && !c.server && c.phase() == Client::Phase::idle && now - c.request_time > limit)
         c.fatal(say::client_idle_timeout);
     });
   cancel_links.each([&](CancelLink& link) {
     if (s.cancel_wait_timeout > 0 && now - link.started() > s.cancel_wait_timeout) link.end("cancel_wait_timeout");
   });
-  while (!queued_cancels_.empty() && s.cancel_wait_timeout > 0 && now - queued_cancels_.front().since > s.cancel_wait_timeout) {
+  while (!queued_cancels_.empty() && s.cancel_wait_timeout > 0 &&
+         now - queued_cancels_.front().since > s.cancel_wait_timeout) {
     env.cancel_done(queued_cancels_.front().requester);
     queued_cancels_.pop_front();
   }
@@ -525,7 +551,8 @@ void Pool::tick_servers(Usec now) {
   Usec connect_limit = policy_.connect_timeout > 0 ? policy_.connect_timeout : s.server_connect_timeout;
   login.each([&](Server& server) {
     if (connect_limit > 0 && now - server.connect_time > connect_limit)
-      server.login_failed("", server.phase() == Server::Phase::connecting ? "connect failed" : "connect timeout", false);
+      server.login_failed("", server.phase() == Server::Phase::connecting ? "connect failed" : "connect timeout",
+                          false);
   });
   closing.each([&](Server& server) {
     if (now - server.idle_since > kFarewellTime) server.gone();
@@ -547,16 +574,12 @@ void Pool::tick_servers(Usec now) {
     if (age > kWatchAge && !server.stream->armed()) server.stream->arm();
   });
   // Several workers may try: there is one attempt at a time, and the count is the fleet's.
-  if (keep > 0 && shared.servers.value() < keep && (entry_.user || shared.database.clients.value() > 0)) launch(nullptr);
+  if (keep > 0 && shared.servers.value() < keep && (entry_.user || shared.database.clients.value() > 0))
+    launch(nullptr);
 }
 
-Usec Pool::query_wait_limit(const Client& client) const {
-  const config::Config& c = *env.config;
-  if (!c.users.empty() && client.user) {
-    auto own = c.users.find(client.user->name);
-    if (own != c.users.end() && own->second.query_wait_timeout) return *own->second.query_wait_timeout;
-  }
-  return entry_.query_wait_timeout.value_or(c.settings.query_wait_timeout);
+config::ClientPolicy Pool::client_policy(const Client& client) const {
+  return config::resolve_client(*env.config, entry_, client.user ? client.user->name : std::string());
 }
 
 }  // namespace pgf::session

@@ -16,7 +16,7 @@ struct PoolCounters {  // admin.md, SHOW STATS; this worker's part
                 wait_time = 0, client_parses = 0, server_parses = 0, binds = 0, logins = 0;
 };
 
-class Pool {
+class Pool : public ListNode {  // in Env::queues while clients wait here and other workers exist
  public:
   Pool(Env& env, pool::PoolShared& shared);
   Pool(const Pool&) = delete;
@@ -30,19 +30,18 @@ class Pool {
   void leave_queue(Client& client);
   // A server is free: to whoever waits, else idle.
   void offer(Server& server);
-  void service();         // whoever waits: welcome, idle servers here and elsewhere, a new connection
-  void tick(Usec now);    // timeouts and sizes, three times a second
+  void service();       // whoever waits: welcome, idle servers here and elsewhere, a new connection
+  void tick(Usec now);  // timeouts and sizes, three times a second
   void server_arrived(Server& server);
   int lend(int to, int count);  // ship idle servers to another worker; how many went
   void lend_answered(int count);
-  bool evict_one();       // close the longest idle server
-  void recycle();         // close_needed for every server (RECONNECT, changed entry)
+  bool evict_one();  // close the longest idle server
+  void recycle();    // close_needed for every server (RECONNECT, changed entry)
   void fail_waiters(std::string_view sqlstate, std::string_view text);
-  void pause_servers();   // PAUSE: close what is idle
-  bool quiet() const { return active.empty() && tested.empty(); }
+  void pause_servers();              // PAUSE: close what is idle
   void abandon();                    // the worker ends: servers and cancels go silently
   void drop_all(const Say& reason);  // KILL, database removed
-  Usec age_queue(Usec now);          // call each turn while anybody waits; returns when to call again, 0 = no need
+  Usec age_queue(Usec now);          // call each turn while in Env::queues; returns when to call again, 0 = no need
   void cancels_lost(Server& server);
   void queue_cancel(std::uint64_t client_id, ClientHandle requester);  // no permit for a cancel connection now
   void next_cancel();
@@ -60,8 +59,8 @@ class Pool {
   Env& env;
   pool::PoolShared& shared;
   List<Client> waiting;
-  List<Client> clients;     // logged in, not queued
-  List<Server> idle;        // front = most recently used
+  List<Client> clients;  // logged in, not queued
+  List<Server> idle;     // front = most recently used
   List<Server> active, tested, login, held_back, moving, closing;
   List<CancelLink> cancel_links;
   PoolCounters counters;
@@ -79,7 +78,7 @@ class Pool {
   bool sound(Server& server);
   std::uint64_t cry_of(const Client& client) const;
   void tick_servers(Usec now);
-  Usec query_wait_limit(const Client& client) const;
+  config::ClientPolicy client_policy(const Client& client) const;
   struct QueuedCancel {
     std::uint64_t client_id;
     ClientHandle requester;
@@ -90,9 +89,9 @@ class Pool {
   config::PoolPolicy policy_{};
   std::shared_ptr<const pool::Welcome> welcome_;
   std::uint32_t welcome_generation_ = 0;
-  int ungreeted_ = 0;       // of `waiting`: clients in phase welcome
-  bool asked_ = false;      // a request for servers is under way …
-  Usec asked_at_ = 0;       // … since
+  int ungreeted_ = 0;   // of `waiting`: clients in phase welcome
+  bool asked_ = false;  // a request for servers is under way …
+  Usec asked_at_ = 0;   // … since
   bool bit_set_ = false;
   bool removed_ = false;
   Usec last_lifetime_kill_ = 0;

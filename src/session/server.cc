@@ -10,8 +10,9 @@
 namespace pgf::session {
 
 const char* Server::name(Phase phase) {
-  static constexpr const char* names[] = {"resolving", "connecting", "login",     "connect_query",  "idle",   "setting",
-                                          "active",    "resetting",  "checking", "being_canceled", "moving", "closing", "dead"};
+  static constexpr const char* names[] = {"resolving", "connecting", "login",     "connect_query", "idle",
+                                          "setting",   "active",     "resetting", "checking",      "being_canceled",
+                                          "moving",    "closing",    "dead"};
   return names[static_cast<int>(phase)];
 }
 
@@ -148,7 +149,7 @@ void Server::arrive(Pool& here, int fd) {
 }
 
 void Server::disconnect(std::string_view reason) {
-  if (phase_ == Phase::dead || phase_ == Phase::closing) return;
+  if (ended()) return;
   Client* c = std::exchange(client, nullptr);
   if (env().settings().log_disconnections)
     log(LogLevel::log, fmt::format("closing because: {} (age={}s)", reason, (env().now() - connect_time) / kSecond));
@@ -195,7 +196,9 @@ void Server::gone() {
   env().poke_after_close(pool->shared);
 }
 
-std::string Server::address() const { return address_.is_unix() || !address_.length ? "unix" : net::format_host(address_); }
+std::string Server::address() const {
+  return address_.is_unix() || !address_.length ? "unix" : net::format_host(address_);
+}
 
 int Server::port() const {
   if (address_.is_unix() || !address_.length) return port_ ? port_ : pool->entry().ports[0];
@@ -213,7 +216,8 @@ int Server::backend_pid() const {
 
 void Server::log(LogLevel level, std::string_view text) const {
   if (!env().log.enabled(level)) return;
-  env().log(level, "S-{}: {}/{}@{} {}", fmt::ptr(this), pool->shared.database.name, pool->server_user(), peer_text(), text);
+  env().log(level, "S-{}: {}/{}@{} {}", fmt::ptr(this), pool->shared.database.name, pool->server_user(), peer_text(),
+            text);
 }
 
 }  // namespace pgf::session

@@ -13,10 +13,10 @@ namespace pgf::session {
 class Server final : public net::StreamOwner, public ListNode {
  public:
   enum class Phase : std::uint8_t {
-    resolving,       // waits for the resolver
+    resolving,  // waits for the resolver
     connecting,
-    login,           // startup sent
-    connect_query,   // runs connect_query
+    login,          // startup sent
+    connect_query,  // runs connect_query
     idle,
     setting,         // linked; runs the client's SETs
     active,          // linked
@@ -32,7 +32,7 @@ class Server final : public net::StreamOwner, public ListNode {
   Server(Pool& pool, pool::Permit permit);
   ~Server();
 
-  void start();                                           // resolve, connect, log in
+  void start();  // resolve, connect, log in
   void resolved(const std::vector<net::Address>& addresses, std::string_view error);
 
   void on_bytes(net::Stream& stream, const net::Received& received) override;
@@ -44,22 +44,22 @@ class Server final : public net::StreamOwner, public ListNode {
   // Linking (the pool decides, link() is the only place where a client meets a server).
   void link(Client* client);
   void client_gone(bool mid_message);  // the client left (half a message sent?); decides what becomes of us
-  void maybe_release();               // free now? then back to the pool
+  void maybe_release();                // free now? then back to the pool
   void release();
 
-  void run_check();                   // idle -> checking
-  void move_to(int worker);           // idle -> moving; Env::ship() follows
-  void arrive(Pool& pool, int fd);    // on the new worker
+  void run_check();                 // idle -> checking
+  void move_to(int worker);         // idle -> moving; Env::ship() follows
+  void arrive(Pool& pool, int fd);  // on the new worker
 
-  void disconnect(std::string_view reason);        // log line, close; a linked client is told
-  void gone();                                     // closing -> dead
-  void cancel_finished();                          // one cancel aimed at us is over
+  void disconnect(std::string_view reason);  // log line, close; a linked client is told
+  void gone();                               // closing -> dead
+  void cancel_finished();                    // one cancel aimed at us is over
 
   // For the relay (client side).
   wire::Owed& owed() { return owed_; }
   wire::ServerStatements& statements();
   bool copying() const { return copy_in_; }
-  void emit_fakes();                  // made-up answers whose turn has come
+  void emit_fakes();  // made-up answers whose turn has come
   bool mid_message() const { return body_left_ > 0; }
   bool error_pending() const { return error_pending_; }
 
@@ -85,14 +85,14 @@ class Server final : public net::StreamOwner, public ListNode {
   Usec connect_time, request_time, idle_since = 0;
   std::uint32_t generation;
   bool close_needed = false;
-  int cancels = 0;  // cancels aimed at us and not finished
+  int cancels = 0;        // cancels aimed at us and not finished
   bool was_used = false;  // by a client, at least once
 
  private:
   friend class Pool;
   // server.cc
-  void place();           // the own statement is done: onwards, if nothing is left unread
-  void after_session();   // reset, held back, or straight to the pool
+  void place();          // the own statement is done: onwards, if nothing is left unread
+  void after_session();  // reset, held back, or straight to the pool
   void dial(const net::Address& address);
   void run_own(std::string_view sql, Phase phase);
   // server_login.cc
@@ -110,7 +110,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void command_tag(std::string_view tag);
   void ready_for_client(char status);
   void undo(wire::Owed::Entry& entry);
-  std::size_t own_answer(Bytes bytes);            // to statements of the pooler
+  std::size_t own_answer(Bytes bytes);  // to statements of the pooler
   void own_ready(char status);
   void take_canonical();
   bool busy() const;
@@ -118,29 +118,29 @@ class Server final : public net::StreamOwner, public ListNode {
 
   Phase phase_ = Phase::resolving;
   bool login_done_ = false, connecting_flag_ = false;
-  bool authenticated_ = false;    // AuthenticationOk came
-  bool lost_ = false;             // the other side is gone: no goodbye
-  bool copy_in_ = false;          // the server expects CopyData
-  bool error_pending_ = false;    // an ErrorResponse came, its ReadyForQuery not yet
-  bool fatal_seen_ = false;       // the server announced its end itself: nothing to add
-  bool own_error_ = false;        // the pooler's own statement failed
-  bool popped_ = false;           // the message in progress completed an owed answer
-  bool skip_body_ = false;        // body_left_ is swallowed
-  bool offer_ = false;            // the pooler's own statement is done; to the pool when the buffer is
-  bool release_ = false;          // ReadyForQuery I was seen; release when the buffer is done
-  bool dirty_ = false;            // something unexpected came while idle
+  bool authenticated_ = false;  // AuthenticationOk came
+  bool lost_ = false;           // the other side is gone: no goodbye
+  bool copy_in_ = false;        // the server expects CopyData
+  bool error_pending_ = false;  // an ErrorResponse came, its ReadyForQuery not yet
+  bool fatal_seen_ = false;     // the server announced its end itself: nothing to add
+  bool own_error_ = false;      // the pooler's own statement failed
+  bool popped_ = false;         // the message in progress completed an owed answer
+  bool skip_body_ = false;      // body_left_ is swallowed
+  bool offer_ = false;          // the pooler's own statement is done; to the pool when the buffer is
+  bool release_ = false;        // ReadyForQuery I was seen; release when the buffer is done
+  bool dirty_ = false;          // something unexpected came while idle
   char status_ = 'I';
   std::uint32_t body_left_ = 0;
   std::unique_ptr<std::string> held_;
   std::string backend_key_;
-  std::string untracked_;         // ParameterStatus of the login, for the welcome message
+  std::string untracked_;  // ParameterStatus of the login, for the welcome message
   std::string own_error_text_;
   wire::Owed owed_;
   std::unique_ptr<wire::ServerStatements> statements_;
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;
   net::Address address_;
-  std::string host_;              // list element dialled; empty = Unix socket
+  std::string host_;  // list element dialled; empty = Unix socket
   pool::Permit permit_;
   int move_to_ = -1;
   int port_ = 0;

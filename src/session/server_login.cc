@@ -53,9 +53,9 @@ void Server::dial(const net::Address& address) {
     return login_failed("", "connect failed", false);
   }
   const config::Settings& s = env().settings();
-  net::set_tcp_options(stream->fd(), {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt), static_cast<int>(s.tcp_keepidle),
-                                      static_cast<int>(s.tcp_keepintvl), static_cast<int>(s.tcp_user_timeout),
-                                      static_cast<int>(s.tcp_socket_buffer)});
+  net::set_tcp_options(stream->fd(), {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt),
+                                      static_cast<int>(s.tcp_keepidle), static_cast<int>(s.tcp_keepintvl),
+                                      static_cast<int>(s.tcp_user_timeout), static_cast<int>(s.tcp_socket_buffer)});
 }
 
 void Server::on_connected(net::Stream&, int error) {
@@ -124,7 +124,8 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
     case 'E': {
       wire::ErrorFields e = wire::read_error(body);
       std::string_view text = e.message.empty() ? std::string_view("server login failed") : e.message;
-      log(LogLevel::warning, fmt::format("server login failed: {} {}", e.severity.empty() ? "FATAL" : e.severity, text));
+      log(LogLevel::warning,
+          fmt::format("server login failed: {} {}", e.severity.empty() ? "FATAL" : e.severity, text));
       login_failed(e.sqlstate.empty() ? "08P01" : e.sqlstate, text, true);
       break;
     }
@@ -150,7 +151,7 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
     default:
       login_failed("", "unknown pkt from server", false);
   }
-  return phase_ != Phase::dead && phase_ != Phase::closing;
+  return !ended();
 }
 
 const std::string* Server::password_text() const {
@@ -167,9 +168,7 @@ void Server::auth_request(Bytes body) {
   auth::Secret secret = auth::parse_secret(stored ? *stored : "");
   using Kind = auth::Secret::Kind;
   std::string out;
-  auto wrong_kind = [&] {
-    login_failed("08P01", "server login failed: wrong password type", true);
-  };
+  auto wrong_kind = [&] { login_failed("08P01", "server login failed: wrong password type", true); };
   switch (request->code) {
     case 0:
       if (scram_ && !scram_->verified())
@@ -193,7 +192,9 @@ void Server::auth_request(Bytes body) {
       if (secret.kind == Kind::scram) {
         auto keys = env().shared.credentials.keys(pool->server_user(), *stored);
         if (!keys) {
-          log(LogLevel::error, "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not provide SCRAM keys");
+          log(LogLevel::error,
+              "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not provide "
+              "SCRAM keys");
           return wrong_kind();
         }
         scram_ = std::make_unique<auth::ScramClient>(*keys);
@@ -230,7 +231,7 @@ void Server::auth_request(Bytes body) {
 // The attempt is over. A server's own refusal is for the clients that wait, unless some other server still works;
 // without one (refused connect, timeout) they keep waiting.
 void Server::login_failed(std::string_view sqlstate, std::string_view text, bool from_server) {
-  if (phase_ == Phase::dead || phase_ == Phase::closing) return;
+  if (ended()) return;
   pool::PoolShared& shared = pool->shared;
   shared.retry_at.store(env().now() + env().settings().server_login_retry, std::memory_order_relaxed);
   if (pool->entry().load_balance_hosts == config::LoadBalance::disable)

@@ -164,7 +164,8 @@ bool Server::completed(std::uint8_t type, Bytes body) {
   switch (type) {
     case 'E':
       error_pending_ = true;
-      if (body.size() > 6 && (as_text(body).starts_with("SFATAL") || as_text(body).starts_with("SPANIC"))) fatal_seen_ = true;
+      if (body.size() > 6 && (as_text(body).starts_with("SFATAL") || as_text(body).starts_with("SPANIC")))
+        fatal_seen_ = true;
       if (copy_in_) {
         copy_in_ = false;
         // Which of the queued Syncs the server read while it was copying cannot be known from here; the count of its
@@ -285,7 +286,9 @@ std::size_t Server::own_answer(Bytes bytes) {
     return bytes.size();
   }
   switch (type) {
-    case 'S': parameter_status(body); break;
+    case 'S':
+      parameter_status(body);
+      break;
     case 'E': {
       wire::ErrorFields e = wire::read_error(body);
       own_error_ = true;
@@ -304,13 +307,14 @@ std::size_t Server::own_answer(Bytes bytes) {
       }
       own_ready(static_cast<char>(body[0]));
       break;
-    default: break;
+    default:
+      break;
   }
   return total;
 }
 
-// The server calls some values by another name ("ISO" is "ISO, MDY"): from here on the client does too, or it would have
-// to be set again each time.
+// The server calls some values by another name ("ISO" is "ISO, MDY"): from here on the client does too, or it would
+// have to be set again each time.
 void Server::take_canonical() {
   for (int i = 0; i < params_.size(); ++i) {
     const auto &mine = params_.get(i), &theirs = client->params().get(i);

@@ -68,6 +68,16 @@ void parameter_status(std::string& out, std::string_view name, std::string_view 
   cstr(out, value);
 }
 
+void console_parameter_status(std::string& out, std::string_view version) {
+  parameter_status(out, "server_version", std::string(version) + "/bouncer");
+  parameter_status(out, "client_encoding", "UTF8");
+  parameter_status(out, "server_encoding", "UTF8");
+  parameter_status(out, "DateStyle", "ISO");
+  parameter_status(out, "TimeZone", "GMT");
+  parameter_status(out, "standard_conforming_strings", "on");
+  parameter_status(out, "is_superuser", "on");
+}
+
 void backend_key_data(std::string& out, Bytes key) { message(out, 'K', as_text(key)); }
 
 void negotiate_protocol_version(std::string& out, std::uint32_t version, std::span<const std::string> unknown) {

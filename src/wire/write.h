@@ -20,6 +20,8 @@ void auth_sasl_final(std::string& out, std::string_view data);
 void password_message(std::string& out, std::string_view password);  // adds the terminator
 void sasl_message(std::string& out, std::string_view body);          // 'p' with a raw body
 void parameter_status(std::string& out, std::string_view name, std::string_view value);
+// The fixed ones of a console login (admin.md section 1); `version` like 1.25.2.
+void console_parameter_status(std::string& out, std::string_view version);
 void backend_key_data(std::string& out, Bytes key);
 void negotiate_protocol_version(std::string& out, std::uint32_t version, std::span<const std::string> unknown);
 void ready_for_query(std::string& out, char status);

@@ -8,15 +8,18 @@
 #include <algorithm>
 
 #include "admin/reply.h"
+#include "base/version.h"
 #include "observe/stats.h"
 #include "observe/views.h"
 
 namespace pgf::worker {
 
-static constexpr std::string_view kVersion = "1.25.2";  // the PgBouncer whose console this is
-
 Control::Control(Fleet& fleet, Loader loader, Check check, std::function<void(const config::Settings&)> reopen_log)
-    : fleet_(fleet), loader_(std::move(loader)), check_(std::move(check)), reopen_log_(std::move(reopen_log)), period_start_(net::monotonic_now()) {}
+    : fleet_(fleet),
+      loader_(std::move(loader)),
+      check_(std::move(check)),
+      reopen_log_(std::move(reopen_log)),
+      period_start_(net::monotonic_now()) {}
 
 int Control::run(int signal_fd) {
   while (!exit_) {
@@ -77,7 +80,8 @@ void Control::gather(bool clients, bool servers, std::function<void(Ticket&)> th
 // ---- answers ----
 
 void Control::reply(const Console& console, std::string bytes, bool close) {
-  if (console.client.worker >= 0) fleet_.worker(console.client.worker).post(ConsoleReply{console.client, std::move(bytes), close});
+  if (console.client.worker >= 0)
+    fleet_.worker(console.client.worker).post(ConsoleReply{console.client, std::move(bytes), close});
 }
 
 void Control::fail(const Console& console, std::string_view text, std::string_view sqlstate) {
@@ -116,20 +120,34 @@ void Control::execute(Console console, const admin::Command& command) {
       fleet_.log(LogLevel::log, "{} '{}' command issued", verb.name, command.database);
   };
   switch (verb.action) {
-    case Action::show: return show(console, command);
-    case Action::set: return set(console, command);
+    case Action::show:
+      return show(console, command);
+    case Action::set:
+      return set(console, command);
     case Action::reload: {
       say_log();
       if (std::string error = reload(); !error.empty()) return fail(console, error, admin::kReloadFailed);
       fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console](Ticket&) { done(console, "RELOAD"); })});
       return;
     }
-    case Action::pause: say_log(); return pause(console, command);
-    case Action::resume: say_log(); return resume(console, command);
-    case Action::disable: say_log(); return able(console, command, true);
-    case Action::enable: say_log(); return able(console, command, false);
-    case Action::kill: say_log(); return kill(console, command);
-    case Action::reconnect: say_log(); return reconnect(console, command);
+    case Action::pause:
+      say_log();
+      return pause(console, command);
+    case Action::resume:
+      say_log();
+      return resume(console, command);
+    case Action::disable:
+      say_log();
+      return able(console, command, true);
+    case Action::enable:
+      say_log();
+      return able(console, command, false);
+    case Action::kill:
+      say_log();
+      return kill(console, command);
+    case Action::reconnect:
+      say_log();
+      return reconnect(console, command);
     case Action::wait_close:
       say_log();
       if (!command.database.empty() && !known_database(command.database, true))
@@ -144,7 +162,8 @@ void Control::execute(Console console, const admin::Command& command) {
                                       fail(console, "client not found");
                                   })});
       return;
-    case Action::suspend: return fail(console, "SUSPEND is not supported by this version", "0A000");
+    case Action::suspend:
+      return fail(console, "SUSPEND is not supported by this version", "0A000");
     case Action::shutdown:
       if (command.shutdown == admin::ShutdownMode::now)
         fleet_.log(LogLevel::log, "SHUTDOWN command issued");
@@ -198,7 +217,8 @@ void Control::set(Console console, const admin::Command& command) {
   if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
   reopen_log_(next->settings);
   fleet_.config = std::move(next);
-  fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console, tag = command.tag()](Ticket&) { done(console, tag); })});
+  fleet_.broadcast(
+      NewConfig{fleet_.config, ticket([this, console, tag = command.tag()](Ticket&) { done(console, tag); })});
 }
 
 // Loads the files; on success fleet_.config is the new generation, and the caller sends it out.
@@ -215,9 +235,11 @@ std::string Control::reload() {
   config::keep_on_reload(*next, *fleet_.config);
   for (const std::string& warning : next->warnings) fleet_.log(LogLevel::warning, "{}", warning);
   for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
-    auto before = config::find_database(*fleet_.config, p->database.name), after = config::find_database(*next, p->database.name);
+    auto before = config::find_database(*fleet_.config, p->database.name),
+         after = config::find_database(*next, p->database.name);
     if (before && !after)
-      fleet_.log(LogLevel::warning, "dropping database '{}' as it does not exist anymore or inactive auto-database", p->database.name);
+      fleet_.log(LogLevel::warning, "dropping database '{}' as it does not exist anymore or inactive auto-database",
+                 p->database.name);
     if (before && after && config::needs_new_servers(*before, *after)) {
       p->generation.fetch_add(1);
       p->set_welcome(nullptr);
@@ -258,7 +280,8 @@ void Control::resume(Console console, const admin::Command& command) {
   } else {
     database = known_database(command.database, false);
     if (!database) return fail(console, fmt::format("no such database: {}", command.database));
-    if (!database->paused.exchange(false)) return fail(console, fmt::format("database {} is not paused", command.database));
+    if (!database->paused.exchange(false))
+      return fail(console, fmt::format("database {} is not paused", command.database));
   }
   order(Order::resume, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
 }
@@ -319,7 +342,8 @@ void Control::on_signal(int number) {
       if (reload().empty()) fleet_.broadcast(NewConfig{fleet_.config, ticket({})});
       return;
     case SIGTERM:
-      log(ending ? "got SIGTERM while shutting down, fast exit" : "got SIGTERM, shutting down, waiting for all clients disconnect");
+      log(ending ? "got SIGTERM while shutting down, fast exit"
+                 : "got SIGTERM, shutting down, waiting for all clients disconnect");
       return shutdown(ending ? admin::ShutdownMode::now : admin::ShutdownMode::wait_for_clients);
     case SIGINT:
       log(ending ? "got SIGINT while shutting down, fast exit"
@@ -360,7 +384,8 @@ void Control::check_waiting() {
     auto finished = [&](const Waiting& w) {
       for (const observe::SocketRow& s : fleet.servers) {
         if (!w.database.empty() && s.database != w.database) continue;
-        if (w.close_needed ? s.close_needed : s.state == "active" || s.state == "tested" || s.state == "being_canceled") return false;
+        if (w.close_needed ? s.close_needed : s.state == "active" || s.state == "tested" || s.state == "being_canceled")
+          return false;
       }
       return true;
     };
@@ -405,10 +430,11 @@ void Control::end_period(Usec now) {
     for (const auto& s : fleet.stats) sum += s.period;
     observe::Counters a = observe::averages(sum, length);
     fleet_.log(LogLevel::log,
-               "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, {} client logins/s, in {} B/s, "
+               "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, {} client "
+               "logins/s, in {} B/s, "
                "out {} B/s, xact {} us, query {} us, wait {} us",
-               a.xact_count, a.query_count, a.client_parse_count, a.server_parse_count, a.bind_count, a.client_login_count,
-               a.received, a.sent, a.xact_time, a.query_time, a.wait_time);
+               a.xact_count, a.query_count, a.client_parse_count, a.server_parse_count, a.bind_count,
+               a.client_login_count, a.received, a.sent, a.xact_time, a.query_time, a.wait_time);
   });
 }
 
@@ -417,7 +443,7 @@ void Control::end_period(Usec now) {
 void Control::fill(observe::Fleet& view, unsigned parts) {
   view.paused = fleet_.shared.paused.load();
   view.suspended = fleet_.shared.suspended.load();
-  view.version = fmt::format("PgBouncer {}", kVersion);
+  view.version = fmt::format("PgBouncer {}", kPgBouncerVersion);
   view.period = period_;
   observe::copy_growth(view.stats, last_stats_);
   if (last_stats_.empty()) {

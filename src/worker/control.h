@@ -41,7 +41,6 @@ class Control {
   };
 
   void receive(ConsoleCommand& m);
-  void receive(ConsoleGone&) {}
   void receive(Done& m);
   void receive(Gathered& m);
 

@@ -30,7 +30,8 @@ Fleet::~Fleet() {
 void Fleet::start() {
   running_ = true;
   for (int i = 0; i < plan.workers; ++i)
-    worker(i).start(config, plan.listeners[static_cast<std::size_t>(i)], i == 0 ? plan.unix_listeners : std::vector<int>{});
+    worker(i).start(config, plan.listeners[static_cast<std::size_t>(i)],
+                    i == 0 ? plan.unix_listeners : std::vector<int>{});
 }
 
 void Fleet::stop() {

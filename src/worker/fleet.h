@@ -38,7 +38,7 @@ class Fleet {
   const bool use_uring;
   std::unique_ptr<net::Resolver> resolver;
   net::Mailbox<ToControl> control;
-  int control_event = -1;  // eventfd: something is in `control`
+  int control_event = -1;                        // eventfd: something is in `control`
   std::shared_ptr<const config::Config> config;  // control thread only, once started
   const Plan plan;
 

@@ -65,13 +65,13 @@ struct NewConfig {
   std::uint64_t ticket;
 };
 enum class Order {
-  pause,              // close what is idle (the flags are set already)
-  resume,             // serve the queues
-  recycle,            // close_needed for servers of an older generation
-  kill,               // pool.database: all clients and servers
+  pause,    // close what is idle (the flags are set already)
+  resume,   // serve the queues
+  recycle,  // close_needed for servers of an older generation
+  kill,     // pool.database: all clients and servers
   stop_listening,
-  reject_waiters,     // SHUTDOWN WAIT_FOR_SERVERS
-  stop,               // end the loop
+  reject_waiters,  // SHUTDOWN WAIT_FOR_SERVERS
+  stop,            // end the loop
 };
 struct Command {
   Order order;
@@ -89,8 +89,8 @@ struct Gather {
 };
 
 struct ToWorker {
-  using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel, CancelDone,
-                            Resolved, ConsoleReply, NewConfig, Command, KillClient, Gather>;
+  using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel,
+                            CancelDone, Resolved, ConsoleReply, NewConfig, Command, KillClient, Gather>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;
@@ -103,9 +103,6 @@ struct ConsoleCommand {
   bool is_admin;
   std::string text;
 };
-struct ConsoleGone {
-  session::ClientHandle client;
-};
 struct Done {  // a worker has carried out NewConfig, Command or KillClient
   std::uint64_t ticket;
   bool found = false;
@@ -115,7 +112,7 @@ struct Gathered {
   observe::Report report;
 };
 struct ToControl {
-  using Body = std::variant<ConsoleCommand, ConsoleGone, Done, Gathered>;
+  using Body = std::variant<ConsoleCommand, Done, Gathered>;
   explicit ToControl(Body b) : body(std::move(b)) {}
   Body body;
   ToControl* mailbox_next = nullptr;

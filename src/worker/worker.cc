@@ -83,10 +83,9 @@ Usec Worker::on_turn(Usec now) {
     tick(now);
   }
   Usec next = next_tick_;
-  if (!alone())
-    each_pool([&](session::Pool& p) {
-      if (Usec again = p.age_queue(now); again && again < next) next = again;
-    });
+  queues.each([&](session::Pool& p) {
+    if (Usec again = p.age_queue(now); again && again < next) next = again;
+  });
   for (session::Client* c : dead_clients_) delete c;
   for (session::Server* s : dead_servers_) delete s;
   for (session::CancelLink* l : dead_links_) delete l;
@@ -254,8 +253,8 @@ void Worker::cancel_done(session::ClientHandle requester) {
 }
 
 void Worker::resolve(std::string host, session::Server* server) {
-  resolver->start(host, [this, server, id = server->id, p = &server->pool->shared](const std::vector<net::Address>& addresses,
-                                                                                 const std::string& error) {
+  resolver->start(host, [this, server, id = server->id, p = &server->pool->shared](
+                            const std::vector<net::Address>& addresses, const std::string& error) {
     post(Resolved{server, id, p, addresses, error});
   });
 }

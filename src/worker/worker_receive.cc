@@ -78,16 +78,24 @@ void Worker::receive(Command& m) {
   };
   switch (m.order) {
     case Order::pause:
-      each_pool([&](session::Pool& p) { if (concerned(p)) p.pause_servers(); });
+      each_pool([&](session::Pool& p) {
+        if (concerned(p)) p.pause_servers();
+      });
       break;
     case Order::resume:
-      each_pool([&](session::Pool& p) { if (concerned(p)) p.service(); });
+      each_pool([&](session::Pool& p) {
+        if (concerned(p)) p.service();
+      });
       break;
     case Order::recycle:
-      each_pool([&](session::Pool& p) { if (concerned(p)) p.recycle(); });
+      each_pool([&](session::Pool& p) {
+        if (concerned(p)) p.recycle();
+      });
       break;
     case Order::kill:
-      each_pool([&](session::Pool& p) { if (concerned(p)) p.drop_all(say::database_removed); });
+      each_pool([&](session::Pool& p) {
+        if (concerned(p)) p.drop_all(say::database_removed);
+      });
       break;
     case Order::stop_listening:
       for (int fd : listeners_) {
@@ -130,26 +138,36 @@ static Usec wall(Usec monotonic, Usec now) {
 static std::string shown_state(const Client& c) {
   switch (c.phase()) {
     case Client::Phase::welcome:
-    case Client::Phase::waiting: return "waiting";
+    case Client::Phase::waiting:
+      return "waiting";
     case Client::Phase::setting:
-    case Client::Phase::active: return "active";
+    case Client::Phase::active:
+      return "active";
     case Client::Phase::console:
-    case Client::Phase::asking: return "active";
-    case Client::Phase::cancel: return "waiting_cancel_req";
-    default: return "idle";
+    case Client::Phase::asking:
+      return "active";
+    case Client::Phase::cancel:
+      return "waiting_cancel_req";
+    default:
+      return "idle";
   }
 }
 
 static const char* shown_state(const Server& s) {
   switch (s.phase()) {
     case Server::Phase::setting:
-    case Server::Phase::active: return "active";
+    case Server::Phase::active:
+      return "active";
     case Server::Phase::idle:
-    case Server::Phase::moving: return "idle";
+    case Server::Phase::moving:
+      return "idle";
     case Server::Phase::resetting:
-    case Server::Phase::checking: return "tested";
-    case Server::Phase::being_canceled: return "being_canceled";
-    default: return "new";
+    case Server::Phase::checking:
+      return "tested";
+    case Server::Phase::being_canceled:
+      return "being_canceled";
+    default:
+      return "new";
   }
 }
 
@@ -239,7 +257,7 @@ void Worker::report_pools(observe::Report& report) {
     row.pool_mode = p.policy().pool_mode;
     if (p.entry().hosts.size() > 1) row.load_balance_hosts = config::to_text(p.entry().load_balance_hosts);
     const session::PoolCounters& c = p.counters;
-    row.counters = {c.assignments, c.xacts,     c.queries,       c.received,       c.sent,  c.xact_time,
+    row.counters = {c.assignments, c.xacts,     c.queries,       c.received,      c.sent,  c.xact_time,
                     c.query_time,  c.wait_time, c.client_parses, c.server_parses, c.binds, c.logins};
     report.worker.servers_active += row.sv_active;
     report.worker.servers_idle += row.sv_idle;

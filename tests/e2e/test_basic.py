@@ -416,3 +416,31 @@ def test_statement_skipped_after_an_error(pooler, again):
                wire.bind("", "late"), wire.execute(), wire.SYNC)
         out = c.until("Z")
         assert [m.row for m in out if m.type == "D"] == [["late"]], out
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("linked", [False, True], ids=["idle", "linked"])
+def test_named_parse_is_bounded(pooler, linked):
+    """Its text has to be kept whole: what claims more than 64 MiB is refused, whether a server is held or not."""
+    p = pooler(default_pool_size=1)
+    with p.login() as c:
+        if linked:
+            c.query("begin")
+        c.send(b"P" + (64 * 1024 * 1024 + 1).to_bytes(4, "big") + b"name\0select 1")
+        assert c.fatal().code == "54000"
+    with p.login() as c:
+        assert c.value("select 1") == "1"
+
+
+@pytest.mark.ours
+def test_server_of_a_failed_copy_with_syncs_is_not_used_again(pooler):
+    """Which of the Syncs PostgreSQL read while it was copying cannot be known: nobody else gets that connection."""
+    p = pooler(default_pool_size=1)
+    with p.login() as c:
+        c.query("create table if not exists numbers_only (n int)")
+        before = c.value("select pg_backend_pid()")
+        c.send(wire.parse("", "copy numbers_only from stdin"), wire.bind("", ""), wire.execute(), wire.SYNC,
+               wire.msg("d", b"not a number\n"), wire.msg("c"), wire.SYNC)
+        assert "E" in [m.type for m in c.until("Z")]
+    with p.login() as c:
+        assert c.value("select pg_backend_pid()") != before
