@@ -34,7 +34,7 @@ std::size_t Client::consume_first(Bytes bytes) {
       stream->send(as_bytes("N"));
       return first.size;
     case Kind::cancel: {
-      if (first.body.size() != 8) {
+      if (first.body.size() != 8) {  // also: longer than any key can be, and not all here
         disconnect("bad cancel request");
         return bytes.size();
       }

@@ -34,7 +34,6 @@ First first_packet(Bytes arrived) {
     case kCancelCode:
       if (length > 4 + 4 + 4 + 256) {  // never answered, so not "bad": the empty body is no key
         f.kind = FirstKind::cancel;
-        f.size = arrived.size();
         return f;
       }
       break;
