@@ -167,7 +167,7 @@ class LoopOwner {
 
 struct EngineOptions {
   unsigned client_buffers = 64, client_buffer_size = 4096;   // powers of two; io_uring's provided buffers
-  unsigned server_buffers = 16, server_buffer_size = 32768;  // together at most 1 MB per worker
+  unsigned server_buffers = 16, server_buffer_size = 49152;  // together at most 1 MB per worker
 };
 
 class Engine {
