@@ -1,7 +1,7 @@
 #pragma once
-// THE table of what we say to clients on our own account. Texts are PgBouncer's where it has one (people match on them);
-// the SQLSTATE is PostgreSQL's for the situation, so that drivers react rightly (docs/decisions/0003-sqlstates.md).
-// A text that needs a name in it is completed by the caller.
+// THE table of what we say to clients on our own account. Texts are PgBouncer's where it has one (people match on
+// them); the SQLSTATE is PostgreSQL's for the situation, so that drivers react rightly
+// (docs/decisions/0003-sqlstates.md). A text that needs a name in it is completed by the caller.
 #include <string_view>
 
 namespace pgf {
@@ -57,6 +57,8 @@ inline constexpr Say cancelled_in_queue{"57014", "canceling statement due to use
 // prepared statements
 inline constexpr Say statement_in_use{"08P01", "prepared statement name is already in use"};
 inline constexpr Say statement_unknown{"08P01", "prepared statement did not exist"};
+inline constexpr Say statement_memory{
+    "53200", "no memory left for prepared statements (max_prepared_statement_memory); close some"};
 inline constexpr Say broken_parse{"08P01", "broken Parse packet"};
 inline constexpr Say broken_bind{"08P01", "broken Bind packet"};
 inline constexpr Say broken_describe{"08P01", "broken Describe packet"};

@@ -218,6 +218,10 @@ constexpr Row kRows[] = {
      "threads that serve connections; auto = the cores this process may use"},
     {"io_engine", Enum<IoEngine>{&S::io_engine}, "auto", boot, yes,
      "how sockets are served; auto = io_uring where the kernel allows it"},
+    {"max_client_prepared_statements", Int{&S::max_client_prepared_statements, kCount}, "10000", live, yes,
+     "named prepared statements kept per client, the least recently used goes first; 0 = no limit"},
+    {"max_prepared_statement_memory", Int{&S::max_prepared_statement_memory, {0, std::int64_t{1} << 40}}, "1073741824",
+     live, yes, "bytes of prepared statement texts in the whole program; 0 = no limit"},
 };
 
 const Row* find(std::string_view key) {

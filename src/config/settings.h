@@ -34,8 +34,8 @@ struct Settings {
   Usec reserve_pool_timeout, autodb_idle_timeout, pool_idle_timeout;
   // protocol
   std::string track_extra_parameters, ignore_startup_parameters, login_notify_message;
-  std::int64_t disable_pqexec, application_name_add_host, max_prepared_statements, max_packet_size, pkt_buf,
-      sbuf_loopcnt, query_wait_notify /* whole seconds */;
+  std::int64_t disable_pqexec, application_name_add_host, max_prepared_statements, max_client_prepared_statements,
+      max_prepared_statement_memory, max_packet_size, pkt_buf, sbuf_loopcnt, query_wait_notify /* whole seconds */;
   // server checks and timeouts
   std::string server_reset_query, server_check_query;
   std::int64_t server_reset_query_always, server_fast_close;

@@ -44,6 +44,8 @@ struct DatabaseShared {
   Counter servers, clients;
   std::atomic<bool> paused{false}, disabled{false};  // console
   std::atomic<bool> is_auto{false};
+  // Plans prepared before are stale: raised by the worker whose server found one that no longer fits (DDL).
+  std::atomic<std::uint32_t> plan_epoch{0};
 };
 
 // What a client is told at login besides its own values, taken from the pool's first server login.

@@ -122,17 +122,28 @@ class Client final : public net::StreamOwner, public ListNode {
   Step use_statement(std::string_view name, wire::StatementPtr& statement);
   Step close_statement(std::string_view name);
   void ensure_prepared(const wire::StatementPtr& statement, wire::Give give, std::string_view client_name);
-  bool tracking() const;
+  bool sharing() const;   // servers are shared with others: transaction and statement mode
+  bool tracking() const;  // ... and named statements are rewritten
+  std::uint32_t plan_epoch() const;
+  bool make_room();
+  void remember_unnamed(std::string_view tail);
+  bool use_unnamed();
+  void begin_batch();
+  void note_for_replay(std::uint8_t type);
+  void keep_for_replay(Bytes part);
+  bool deallocate(Bytes sql);
   void begin_request();
 
   // console in client_console.cc
   std::size_t consume_console(Bytes bytes);
 
   Phase phase_ = Phase::first;
-  bool paused_ = false;          // reading is paused because held_ or the server's queue is full
-  bool admitted_ = false;        // has a place under max_client_conn
-  bool cut_ = false;             // the server went in the middle of a message: nothing readable can follow
-  bool discarding_ = false;      // body_left_ is thrown away
+  bool paused_ = false;      // reading is paused because held_ or the server's queue is full
+  bool admitted_ = false;    // has a place under max_client_conn
+  bool cut_ = false;         // the server went in the middle of a message: nothing readable can follow
+  bool discarding_ = false;  // body_left_ is thrown away
+  bool batch_describes_ = false, batch_complete_ = false;  // batch_ has a Describe, its Sync
+  bool replaying_ = false;
   std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
   Usec query_start_ = 0, xact_start_ = 0;
   std::unique_ptr<std::string> held_;
@@ -141,6 +152,9 @@ class Client final : public net::StreamOwner, public ListNode {
   // Names whose Parse failed or was skipped after an error. They may be parsed again, as in PostgreSQL; using one sends
   // its Parse to the server once more, as PgBouncer does (psycopg counts on it in a broken pipeline).
   std::set<std::string> unproven_;
+  std::unique_ptr<std::string> unnamed_;  // text, types of the last unnamed Parse; null or empty: none that is kept
+  std::unique_ptr<std::string> batch_;    // what the client said since its named Bind, while nothing answered it
+  std::uint32_t unnamed_number_ = 0;      // of the last unnamed Parse
   wire::ParamSet params_;
 
  public:
@@ -151,6 +165,12 @@ class Client final : public net::StreamOwner, public ListNode {
   // A Parse that failed never was; a Close that was skipped never was.
   void drop_statement(std::string_view name, const wire::Statement& statement);
   void restore_statement(std::string_view name, const wire::StatementPtr& statement);
+  void deallocated(std::string_view name, const wire::Statement& statement);
+  void forget_unnamed();
+  // The first answer to the batch is on its way: it cannot be said again.
+  void answered();
+  bool can_replay() const { return batch_ && batch_complete_ && batch_describes_ && body_left_ == 0; }
+  bool replay();  // says the batch again; false: it cannot
   void forget_statements() {
     if (statements_) statements_->clear();
     unproven_.clear();

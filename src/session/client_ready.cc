@@ -21,10 +21,16 @@ static constexpr std::size_t kCompleteFirst = 16 * 1024;
 static constexpr std::size_t kMaxNamedParse = 64 * 1024 * 1024;
 // Names at the head of Bind, Describe and Close have to arrive within this many bytes.
 static constexpr std::size_t kHeadLimit = 1024 * 1024;
+// An unnamed Parse up to here is remembered, to be said again on whatever server the client meets next.
+static constexpr std::size_t kMaxUnnamedParse = 64 * 1024;
+// A batch up to here can be said again after "cached plan must not change result type".
+static constexpr std::size_t kMaxReplay = 16 * 1024;
+static constexpr std::size_t kMaxDeallocate = 1024;
+// No statement has this name: numbers begin at 1.
+static constexpr std::string_view kNoStatement = "PGBOUNCER_0";
 
-bool Client::tracking() const {
-  return env_->settings().max_prepared_statements > 0 && pool->policy().pool_mode != config::PoolMode::session;
-}
+bool Client::sharing() const { return pool->policy().pool_mode != config::PoolMode::session; }
+bool Client::tracking() const { return env_->settings().max_prepared_statements > 0 && sharing(); }
 
 void Client::begin_request() {
   if (query_start_) return;
@@ -47,6 +53,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
   while (at < size) {
     if (body_left_) {
       std::size_t n = std::min<std::size_t>(body_left_, size - at);
+      if (batch_) keep_for_replay(received.bytes.subspan(at, n));
       if (discarding_) {
         if (server) flush();
         run = at + n;
@@ -102,8 +109,22 @@ std::size_t Client::consume_ready(const net::Received& received) {
       begin_request();
     }
 
+    if (batch_) note_for_replay(type);
     switch (type) {
       case 'Q':
+        if (sharing()) {
+          server->set_unnamed({});  // a simple query drops the unnamed statement
+          forget_unnamed();
+          if (statements() > 0 && total <= kMaxDeallocate && tracking()) {
+            flush();
+            if (there < total) break;
+            if (deallocate(received.bytes.subspan(at + 5, total - 5))) {
+              at += total;
+              run = at;
+              continue;
+            }
+          }
+        }
         server->owed().push(Ask::query);
         break;
       case 'F':
@@ -123,7 +144,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
       case 'B':
       case 'D':
       case 'C': {
-        if (tracking()) {
+        if (sharing()) {
           std::size_t used = 0;
           Bytes message = received.bytes.subspan(at, std::min(there, total));
           flush();  // what rewrite() writes itself comes behind
@@ -131,6 +152,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
           if (step == Step::stop) return size;
           if (step == Step::wait) return at;
           if (step == Step::done) {  // head replaced; the rest of the message (if any) passes by count
+            if (batch_) keep_for_replay(message.first(used));
             body_left_ = static_cast<std::uint32_t>(total - used);
             at += used;
             run = at;
@@ -147,6 +169,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
         break;  // d, H
     }
     std::size_t n = std::min(there, total);
+    if (batch_) keep_for_replay(received.bytes.subspan(at, n));
     at += n;
     body_left_ = static_cast<std::uint32_t>(total - n);
   }
@@ -189,7 +212,12 @@ Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total
   const bool complete = message.size() == total;
   Bytes body = message.subspan(5);
   if (type == 'P') {
-    if (!body.empty() && body[0] == 0) return Step::plain;  // unnamed
+    if (!body.empty() && body[0] == 0) {
+      if (!complete && total <= kMaxUnnamedParse) return Step::wait;
+      remember_unnamed(complete ? as_text(body.subspan(1)) : std::string_view());
+      return Step::plain;
+    }
+    if (!tracking()) return body.empty() && !complete ? Step::wait : Step::plain;
     if (!complete) return Step::wait;
     used = total;
     return parse_statement(body);
@@ -200,21 +228,30 @@ Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total
       if (!complete && message.size() < kHeadLimit) return Step::wait;
       return fatal(say::broken_bind), Step::stop;
     }
-    if (bind->name.empty()) return Step::plain;
     wire::StatementPtr statement;
-    if (Step s = use_statement(bind->name, statement); s != Step::done) return s;
-    ++pool->counters.binds;
+    std::string_view server_name;
+    if (bind->name.empty()) {
+      if (use_unnamed()) return Step::plain;
+      server_name = kNoStatement;
+    } else if (!tracking()) {
+      return Step::plain;
+    } else {
+      begin_batch();
+      if (Step s = use_statement(bind->name, statement); s != Step::done) return s;
+      ++pool->counters.binds;
+      server_name = statement->server_name;
+    }
     std::size_t head = 5 + bind->portal.size() + 1 + bind->name.size() + 1;
-    std::uint64_t length = total - 1 + statement->server_name.size() - bind->name.size();
+    std::uint64_t length = total - 1 + server_name.size() - bind->name.size();
     if (length > 0x7fffffff) return fatal("54000", "Bind packet too large"), Step::stop;
     std::string& out = env_->scratch;
     out.clear();
     out += 'B';
     out.resize(5);
     store_be32(reinterpret_cast<std::uint8_t*>(out.data()) + 1, static_cast<std::uint32_t>(length));
-    out.append(bind->portal).append(1, '\0').append(statement->server_name).append(1, '\0');
+    out.append(bind->portal).append(1, '\0').append(server_name).append(1, '\0');
     server->stream->send(as_bytes(out));
-    server->owed().push(Ask::bind);
+    server->owed().push(Ask::bind, Give::forward, std::move(statement));
     used = head;
     return Step::done;
   }
@@ -223,20 +260,37 @@ Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total
   auto ref = wire::read_describe_or_close(body);
   if (!ref || (ref->kind != 'S' && ref->kind != 'P'))
     return fatal(type == 'D' ? say::broken_describe : say::broken_close), Step::stop;
-  if (ref->kind == 'P' || ref->name.empty()) return Step::plain;
-  used = total;
-  if (type == 'C') return close_statement(ref->name);
+  if (ref->kind == 'P') return Step::plain;
   wire::StatementPtr statement;
-  if (Step s = use_statement(ref->name, statement); s != Step::done) return s;
+  std::string_view server_name;
+  if (ref->name.empty()) {
+    if (type == 'C') {
+      server->set_unnamed({});
+      forget_unnamed();
+      return Step::plain;
+    }
+    if (use_unnamed()) return Step::plain;
+    server_name = kNoStatement;
+  } else if (!tracking()) {
+    return Step::plain;
+  } else {
+    if (type == 'C') {
+      used = total;
+      return close_statement(ref->name);
+    }
+    if (Step s = use_statement(ref->name, statement); s != Step::done) return s;
+    server_name = statement->server_name;
+  }
+  used = total;
   std::string& out = env_->scratch;
   out.clear();
   out += 'D';
   out.resize(5);
   store_be32(reinterpret_cast<std::uint8_t*>(out.data()) + 1,
-             static_cast<std::uint32_t>(4 + 1 + statement->server_name.size() + 1));
-  out.append(1, 'S').append(statement->server_name).append(1, '\0');
+             static_cast<std::uint32_t>(4 + 1 + server_name.size() + 1));
+  out.append(1, 'S').append(server_name).append(1, '\0');
   server->stream->send(as_bytes(out));
-  server->owed().push(Ask::describe);
+  server->owed().push(Ask::describe, Give::forward, std::move(statement));
   return Step::done;
 }
 
@@ -255,7 +309,8 @@ Client::Step Client::parse_statement(Bytes body) {
     return fatal(say::statement_in_use), Step::stop;
   }
   ++pool->counters.client_parses;
-  if (server->statements().has(*statement)) {
+  if (!make_room()) return fatal(say::statement_memory), Step::stop;
+  if (server->statements().ready(*statement, plan_epoch())) {
     server->owed().push(Ask::parse, Give::fake, statement, parse->name);
     server->emit_fakes();
   } else {
@@ -271,7 +326,7 @@ Client::Step Client::use_statement(std::string_view name, wire::StatementPtr& st
     log(LogLevel::warning, fmt::format("prepared statement '{}' not found", name));
     return fatal(say::statement_unknown), Step::stop;
   }
-  if (server->statements().has(*statement))
+  if (server->statements().ready(*statement, plan_epoch()))
     server->statements().touch(*statement);
   else
     ensure_prepared(statement, Give::skip, {});
@@ -281,7 +336,11 @@ Client::Step Client::use_statement(std::string_view name, wire::StatementPtr& st
 void Client::ensure_prepared(const wire::StatementPtr& statement, Give give, std::string_view client_name) {
   std::string& out = env_->scratch;
   out.clear();
-  server->statements().add(statement);
+  if (server->statements().has(*statement)) {  // with a plan that no longer fits
+    wire::close_statement(out, statement->server_name);
+    server->owed().push(Ask::close, Give::skip);
+  }
+  server->statements().add(statement, plan_epoch());
   std::size_t limit = static_cast<std::size_t>(env_->settings().max_prepared_statements);
   while (wire::StatementPtr victim = server->statements().evict(limit)) {
     wire::close_statement(out, victim->server_name);
@@ -291,6 +350,124 @@ void Client::ensure_prepared(const wire::StatementPtr& statement, Give give, std
   server->owed().push(Ask::parse, give, statement, client_name);
   ++pool->counters.server_parses;
   server->stream->send(as_bytes(out));
+}
+
+std::uint32_t Client::plan_epoch() const { return database->plan_epoch.load(std::memory_order_relaxed); }
+
+// The newest statement has been added: the oldest of this client make room for it. False: it is too big even alone.
+bool Client::make_room() {
+  const config::Settings& s = env_->settings();
+  const auto names = static_cast<std::size_t>(s.max_client_prepared_statements);
+  while (names > 0 && statements_->size() > names && statements_->forget_oldest()) continue;
+  const auto bytes = static_cast<std::size_t>(s.max_prepared_statement_memory);
+  std::size_t leaving = 0;  // let go of when the server has confirmed its Close
+  auto full = [&] { return bytes > 0 && env_->shared.statements.bytes() - leaving > bytes; };
+  while (full() && statements_->forget_oldest()) continue;
+  if (!full()) return true;
+  // What only this server still knows goes too.
+  std::string& out = env_->scratch;
+  out.clear();
+  while (full()) {
+    wire::StatementPtr victim = server->statements().evict(0);
+    if (!victim) break;
+    wire::close_statement(out, victim->server_name);
+    if (victim.use_count() == 1) leaving += victim->tail.size();
+    server->owed().push(Ask::close, Give::skip, std::move(victim));
+  }
+  server->stream->send(as_bytes(out));
+  return !full();
+}
+
+// --- the unnamed statement: it is the client's, though its Parse went to a server that others use too
+
+void Client::remember_unnamed(std::string_view tail) {
+  ++unnamed_number_;
+  if (tail.empty()) {
+    unnamed_.reset();
+  } else if (unnamed_) {
+    unnamed_->assign(tail);
+  } else {
+    unnamed_ = std::make_unique<std::string>(tail);
+  }
+  server->set_unnamed({id, unnamed_number_});
+}
+
+void Client::forget_unnamed() {
+  ++unnamed_number_;
+  if (!unnamed_) return;
+  if (unnamed_->capacity() > 1024)
+    unnamed_.reset();
+  else
+    unnamed_->clear();
+}
+
+// Sees to it that the server's unnamed statement is this client's. False: this client has none.
+bool Client::use_unnamed() {
+  if (server->unnamed() == Server::Unnamed{id, unnamed_number_}) return true;
+  if (!unnamed_ || unnamed_->empty()) return false;
+  std::string& out = env_->scratch;
+  out.clear();
+  wire::parse(out, "", *unnamed_);
+  server->stream->send(as_bytes(out));
+  server->owed().push(Ask::parse, Give::skip);
+  server->set_unnamed({id, unnamed_number_});
+  return true;
+}
+
+// --- "cached plan must not change result type": a batch that is known whole, has had no answer yet and asks what its
+// rows look like is said again with fresh plans. One that does not ask would get rows of a shape that it does not
+// expect.
+
+void Client::begin_batch() {
+  if (batch_ || replaying_ || server->status() != 'I' || !server->owed().empty()) return;
+  batch_ = env_->take_buffer();
+  batch_describes_ = batch_complete_ = false;
+}
+
+void Client::note_for_replay(std::uint8_t type) {
+  if (batch_complete_ || !(type == 'B' || type == 'D' || type == 'E' || type == 'S' || type == 'H')) return answered();
+  batch_describes_ |= type == 'D';
+  batch_complete_ = type == 'S';
+}
+
+void Client::keep_for_replay(Bytes part) {
+  if (batch_->size() + part.size() > kMaxReplay) return answered();
+  batch_->append(as_text(part));
+}
+
+void Client::answered() {
+  if (batch_) env_->give_buffer(std::move(batch_));
+}
+
+bool Client::replay() {
+  if (!can_replay() || phase_ != Phase::active) return false;
+  log(LogLevel::debug, "cached plan changed its result type: prepared again");
+  std::unique_ptr<std::string> batch = std::move(batch_);
+  replaying_ = true;
+  consume_ready({as_bytes(*batch), nullptr});
+  replaying_ = false;
+  env_->give_buffer(std::move(batch));
+  return true;
+}
+
+// DEALLOCATE of a name that was prepared by the protocol: said with the server's name, and forgotten when it succeeds.
+bool Client::deallocate(Bytes sql) {
+  if (sql.empty() || sql.back() != 0) return false;
+  const std::string name = wire::deallocated_name(as_text(sql.first(sql.size() - 1)));
+  wire::StatementPtr statement = name.empty() ? nullptr : statements_->find(name);
+  if (!statement) return false;
+  if (!server->statements().ready(*statement, plan_epoch())) ensure_prepared(statement, Give::skip, {});
+  std::string& out = env_->scratch;
+  out.clear();
+  wire::query(out, fmt::format("DEALLOCATE \"{}\"", statement->server_name));
+  server->stream->send(as_bytes(out));
+  server->owed().push(Ask::query, Give::forward, std::move(statement), name);
+  return true;
+}
+
+void Client::deallocated(std::string_view name, const wire::Statement& statement) {
+  wire::StatementPtr mine = statements_ ? statements_->find(name) : nullptr;
+  if (mine && mine->id == statement.id) statements_->remove(name);
 }
 
 Client::Step Client::close_statement(std::string_view name) {
@@ -308,6 +485,7 @@ void Client::parameters_set() {
 }
 
 void Client::unlinked() {
+  answered();
   server = nullptr;
   phase_ = Phase::idle;
 }

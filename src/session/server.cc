@@ -52,6 +52,7 @@ void Server::link(Client* c) {
   was_used = true;
   status_ = 'I';
   error_pending_ = fatal_seen_ = popped_ = release_ = false;
+  plan_error_.clear();
   ++pool->counters.assignments;
   if (wire::params_match(c->params(), params_)) {
     pool->list(*this, Phase::active);
@@ -65,6 +66,7 @@ void Server::link(Client* c) {
 
 void Server::run_own(std::string_view sql, Phase phase) {
   own_error_ = false;
+  unnamed_ = {};  // a simple query drops it
   pool->list(*this, phase);
   env().scratch.clear();
   wire::query(env().scratch, sql);

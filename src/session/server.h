@@ -58,6 +58,14 @@ class Server final : public net::StreamOwner, public ListNode {
   // For the relay (client side).
   wire::Owed& owed() { return owed_; }
   wire::ServerStatements& statements();
+  // Whose unnamed statement this server has: the client's id and the number of its Parse. Zero: nobody's.
+  struct Unnamed {
+    std::uint64_t client = 0;
+    std::uint32_t number = 0;
+    bool operator==(const Unnamed&) const = default;
+  };
+  const Unnamed& unnamed() const { return unnamed_; }
+  void set_unnamed(Unnamed unnamed) { unnamed_ = unnamed; }
   bool copying() const { return copy_in_; }
   void emit_fakes();  // made-up answers whose turn has come
   bool mid_message() const { return body_left_ > 0; }
@@ -109,7 +117,10 @@ class Server final : public net::StreamOwner, public ListNode {
   void parameter_status(Bytes body);
   void command_tag(std::string_view tag);
   void ready_for_client(char status);
+  void finish_ready(char status);
   void undo(wire::Owed::Entry& entry);
+  bool plan_failed(Bytes error);
+  bool said_again(char status);
   std::size_t own_answer(Bytes bytes);  // to statements of the pooler
   void own_ready(char status);
   void take_canonical();
@@ -137,6 +148,8 @@ class Server final : public net::StreamOwner, public ListNode {
   std::string own_error_text_;
   wire::Owed owed_;
   std::unique_ptr<wire::ServerStatements> statements_;
+  Unnamed unnamed_;
+  std::string plan_error_;  // kept back until it is clear whether the client's batch can be said again
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;
   net::Address address_;

@@ -13,6 +13,9 @@ namespace pgf::session {
 using wire::Ask;
 using wire::Give;
 
+// Errors up to here are looked into before they are passed on.
+static constexpr std::size_t kMaxPlanError = 8 * 1024;
+
 bool Server::busy() const {
   return phase_ == Phase::login || phase_ == Phase::connect_query || phase_ == Phase::setting ||
          phase_ == Phase::active || phase_ == Phase::resetting || phase_ == Phase::checking;
@@ -72,6 +75,7 @@ std::size_t Server::relay(const net::Received& received) {
   std::size_t at = 0, run = 0;
   auto flush = [&] {
     if (at > run) {
+      client->answered();
       pool->counters.sent += at - run;
       client->stream->forward(received, received.bytes.subspan(run, at - run));
     }
@@ -124,12 +128,33 @@ std::size_t Server::relay(const net::Received& received) {
             disconnect(say::statement_mode.text);
             return size;
           }
-          ready_for_client(static_cast<char>(body[0]));
+          if (!plan_error_.empty()) {
+            at -= n;
+            flush();
+            at += n;
+            if (said_again(static_cast<char>(body[0]))) {
+              run = at;
+              continue;
+            }
+          } else {
+            ready_for_client(static_cast<char>(body[0]));
+          }
           if (!owed_.empty() && owed_.front().give == Give::fake) {
             flush();
             emit_fakes();
           }
           continue;
+        }
+        if (type == 'E' && total <= kMaxPlanError) {
+          if (there < total) break;
+          if (plan_failed(body)) {
+            flush();
+            plan_error_.assign(as_text(received.bytes.subspan(at, total)));
+            error_pending_ = true;
+            at += total;
+            run = at;
+            continue;
+          }
         }
         if (completed(type, body)) {
           flush();
@@ -176,7 +201,12 @@ bool Server::completed(std::uint8_t type, Bytes body) {
       break;
     case 'C': {
       std::string_view tag = as_text(body);
-      command_tag(tag.substr(0, tag.find('\0')));
+      tag = tag.substr(0, tag.find('\0'));
+      command_tag(tag);
+      if (tag == "DEALLOCATE" && !owed_.empty() && owed_.front().ask == Ask::query && owed_.front().statement) {
+        statements().remove(*owed_.front().statement);
+        client->deallocated(owed_.front().name, *owed_.front().statement);
+      }
       if (copy_in_) {
         copy_in_ = false;
         owed_.leave_copy();
@@ -221,12 +251,45 @@ void Server::emit_fakes() {
       wire::close_complete(out);
     owed_.drop_front();
   }
-  if (!out.empty()) client->stream->send(as_bytes(out));
+  if (out.empty()) return;
+  client->answered();
+  client->stream->send(as_bytes(out));
+}
+
+// "cached plan must not change result type": all plans of this database are stale from now on. True if the client's
+// batch may be said again, which is decided when the server is ready.
+bool Server::plan_failed(Bytes body) {
+  if (wire::read_error(body).sqlstate != "0A000" ||
+      as_text(body).find("RRevalidateCachedQuery") == std::string_view::npos)
+    return false;
+  auto& epoch = pool->shared.database.plan_epoch;
+  std::uint32_t now = epoch.load(std::memory_order_relaxed);
+  const wire::StatementPtr& statement = owed_.empty() ? nullptr : owed_.front().statement;
+  if (!statement || statements().ready(*statement, now)) epoch.compare_exchange_strong(now, now + 1);
+  return client->can_replay() && status_ == 'I' && !error_pending_;
+}
+
+// ReadyForQuery after an error that was kept back. True: the batch goes to the server again, the client hears nothing.
+bool Server::said_again(char status) {
+  std::string error = std::exchange(plan_error_, {});
+  owed_.drop_through_ready([this](wire::Owed::Entry& e) { undo(e); });
+  error_pending_ = false;
+  if (status == 'I' && owed_.empty() && client->replay()) return true;
+  client->answered();
+  client->stream->send(as_bytes(error));
+  finish_ready(status);
+  return false;
 }
 
 // An entry that the server skipped after an error: as if it had never been said.
 void Server::undo(wire::Owed::Entry& e) {
-  if (!e.statement) return;
+  if (!e.statement) {
+    if (e.ask == Ask::parse) {  // the unnamed one: whatever the server has now, it is not the client's
+      unnamed_ = {};
+      if (client && e.give == Give::forward) client->forget_unnamed();
+    }
+    return;
+  }
   bool at_client = client && !e.name.empty();
   if (e.ask == Ask::parse) {
     if (e.give != Give::fake) statements().remove(*e.statement);
@@ -240,13 +303,17 @@ void Server::undo(wire::Owed::Entry& e) {
 }
 
 void Server::ready_for_client(char status) {
-  status_ = status;
   if (owed_.completes_front('Z') && !error_pending_) {
     owed_.drop_front();
   } else {
     owed_.drop_through_ready([this](wire::Owed::Entry& e) { undo(e); });
   }
   error_pending_ = false;
+  finish_ready(status);
+}
+
+void Server::finish_ready(char status) {
+  status_ = status;
   client->ready_for_query(status, owed_.empty());
   release_ = status == 'I' && owed_.empty() && !copy_in_;
 }

@@ -1,5 +1,7 @@
 #include "wire/prepared.h"
 
+#include <cctype>
+
 namespace pgf::wire {
 
 struct StatementTable::Shard {
@@ -36,7 +38,12 @@ StatementPtr StatementTable::intern(std::string_view tail) {
       return s;
   }
   std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
-  auto fresh = std::make_shared<const Statement>(Statement{id, "PGBOUNCER_" + std::to_string(id), std::string(tail)});
+  StatementPtr fresh(new Statement{id, "PGBOUNCER_" + std::to_string(id), std::string(tail)},
+                     [total = bytes_](const Statement* s) {
+                       total->fetch_sub(s->tail.size(), std::memory_order_relaxed);
+                       delete s;
+                     });
+  bytes_->fetch_add(tail.size(), std::memory_order_relaxed);
   if (expired) {  // a text that comes and goes does not pile up dead entries for the next look to walk over
     *expired = fresh;
     return fresh;
@@ -56,54 +63,59 @@ std::size_t StatementTable::size() const {
   return n;
 }
 
-std::size_t StatementTable::bytes() const {
-  std::size_t n = 0;
-  for (int i = 0; i < kShards; ++i) {
-    std::lock_guard lock(shards_[i].mutex);
-    for (const auto& [hash, list] : shards_[i].map)
-      for (const auto& weak : list)
-        if (StatementPtr s = weak.lock()) n += s->tail.size();
-  }
-  return n;
-}
-
-StatementPtr ClientStatements::find(std::string_view name) const {
+StatementPtr ClientStatements::find(std::string_view name) {
   auto it = map_.find(name);
-  return it == map_.end() ? nullptr : it->second;
+  if (it == map_.end()) return nullptr;
+  order_.splice(order_.begin(), order_, it->second.place);
+  return it->second.statement;
 }
 bool ClientStatements::add(std::string_view name, StatementPtr statement) {
-  return map_.try_emplace(std::string(name), std::move(statement)).second;
+  auto [it, fresh] = map_.try_emplace(std::string(name));
+  if (!fresh) return false;
+  order_.push_front(&it->first);
+  it->second = {std::move(statement), order_.begin()};
+  return true;
 }
 bool ClientStatements::remove(std::string_view name) {
   auto it = map_.find(name);
   if (it == map_.end()) return false;
+  order_.erase(it->second.place);
   map_.erase(it);
   return true;
 }
-void ClientStatements::clear() { map_.clear(); }
-std::size_t ClientStatements::size() const { return map_.size(); }
+bool ClientStatements::forget_oldest() { return map_.size() > 1 && remove(*order_.back()); }
+void ClientStatements::clear() {
+  map_.clear();
+  order_.clear();
+}
 
 bool ServerStatements::has(const Statement& statement) const { return map_.contains(statement.id); }
 
-void ServerStatements::touch(const Statement& statement) {
+bool ServerStatements::ready(const Statement& statement, std::uint32_t epoch) const {
   auto it = map_.find(statement.id);
-  if (it != map_.end()) order_.splice(order_.begin(), order_, it->second);
+  return it != map_.end() && it->second.epoch == epoch;
 }
 
-void ServerStatements::add(StatementPtr statement) {
+void ServerStatements::touch(const Statement& statement) {
+  auto it = map_.find(statement.id);
+  if (it != map_.end()) order_.splice(order_.begin(), order_, it->second.place);
+}
+
+void ServerStatements::add(StatementPtr statement, std::uint32_t epoch) {
   auto [it, fresh] = map_.try_emplace(statement->id);
+  it->second.epoch = epoch;
   if (!fresh) {
-    order_.splice(order_.begin(), order_, it->second);
+    order_.splice(order_.begin(), order_, it->second.place);
     return;
   }
   order_.push_front(std::move(statement));
-  it->second = order_.begin();
+  it->second.place = order_.begin();
 }
 
 bool ServerStatements::remove(const Statement& statement) {
   auto it = map_.find(statement.id);
   if (it == map_.end()) return false;
-  order_.erase(it->second);
+  order_.erase(it->second.place);
   map_.erase(it);
   return true;
 }
@@ -119,6 +131,53 @@ StatementPtr ServerStatements::evict(std::size_t limit) {
 void ServerStatements::clear() {
   map_.clear();
   order_.clear();
+}
+
+std::string deallocated_name(std::string_view sql) {
+  auto space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  auto letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80); };
+  auto skip = [&] {
+    while (!sql.empty() && space(sql.front())) sql.remove_prefix(1);
+  };
+  // An identifier as the server's scanner reads it: folded to lower case unless quoted.
+  auto word = [&](bool& quoted) {
+    std::string out;
+    skip();
+    quoted = !sql.empty() && sql.front() == '"';
+    if (quoted) {
+      for (std::size_t i = 1; i < sql.size(); ++i) {
+        if (sql[i] == '"') {
+          if (i + 1 == sql.size() || sql[i + 1] != '"') {
+            sql.remove_prefix(i + 1);
+            return out;
+          }
+          ++i;
+        }
+        out += sql[i];
+      }
+      return std::string();  // no closing quote
+    }
+    while (!sql.empty() &&
+           (letter(sql.front()) ||
+            (!out.empty() && (std::isdigit(static_cast<unsigned char>(sql.front())) || sql.front() == '$')))) {
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(sql.front())));
+      sql.remove_prefix(1);
+    }
+    return out;
+  };
+  bool quoted;
+  if (word(quoted) != "deallocate" || quoted) return {};
+  std::string name = word(quoted);
+  if (name == "prepare" && !quoted) {
+    skip();
+    if (!sql.empty() && sql.front() != ';') name = word(quoted);
+  }
+  if (name == "all" && !quoted) return {};
+  skip();
+  if (sql.starts_with(';')) sql.remove_prefix(1);
+  skip();
+  // Identifiers are cut at 63 bytes by the server: whoever relies on that is left to the server.
+  return sql.empty() && name.size() < 64 ? name : std::string();
 }
 
 }  // namespace pgf::wire

@@ -15,9 +15,9 @@ namespace pgf::wire {
 
 // One distinct (query text, parameter count, OIDs). Lives while a client or server refers to it.
 struct Statement {
-  std::uint64_t id;          // n of PGBOUNCER_<n>
-  std::string server_name;   // "PGBOUNCER_<n>"
-  std::string tail;          // query NUL count oids: what follows the name in Parse
+  std::uint64_t id;         // n of PGBOUNCER_<n>
+  std::string server_name;  // "PGBOUNCER_<n>"
+  std::string tail;         // query NUL count oids: what follows the name in Parse
 };
 using StatementPtr = std::shared_ptr<const Statement>;
 
@@ -26,43 +26,55 @@ using StatementPtr = std::shared_ptr<const Statement>;
 class StatementTable {
  public:
   StatementPtr intern(std::string_view tail);
-  std::size_t size() const;       // live statements
-  std::size_t bytes() const;      // of their texts
+  std::size_t size() const;  // live statements
+  // Of their texts. Cheap: asked for at every Parse.
+  std::size_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
 
  private:
   struct Shard;
   static constexpr int kShards = 16;
   std::unique_ptr<Shard[]> shards_;
   std::atomic<std::uint64_t> next_id_{1};  // any worker
+  // Written by any worker: whoever adds a text, or drops the last reference to one. Outlives the table if a statement
+  // does.
+  std::shared_ptr<std::atomic<std::size_t>> bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
 
  public:
   StatementTable();
   ~StatementTable();
 };
 
-// What one client has prepared: its own names.
+// What one client has prepared: its own names, and which of them it used last.
 class ClientStatements {
  public:
-  StatementPtr find(std::string_view name) const;
+  StatementPtr find(std::string_view name);                 // marks it as used; 0 heap allocations
   bool add(std::string_view name, StatementPtr statement);  // false: the name is in use
   bool remove(std::string_view name);
+  bool forget_oldest();  // the name that was not used for longest; false: only one is left, which stays
   void clear();
-  std::size_t size() const;
-  // 0 heap allocations in find().
+  std::size_t size() const { return map_.size(); }
+
  private:
+  struct Item {
+    StatementPtr statement;
+    std::list<const std::string*>::iterator place;
+  };
   struct Hash {
     using is_transparent = void;
     std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
   };
-  std::unordered_map<std::string, StatementPtr, Hash, std::equal_to<>> map_;
+  std::list<const std::string*> order_;  // keys of map_; front = most recently used
+  std::unordered_map<std::string, Item, Hash, std::equal_to<>> map_;
 };
 
-// What one server connection has prepared.
+// What one server connection has prepared. A plan belongs to an epoch: when the shape of a result changes (DDL), the
+// plans of earlier epochs are stale, and PostgreSQL would refuse to run them.
 class ServerStatements {
  public:
-  bool has(const Statement& statement) const;
-  void touch(const Statement& statement);          // Bind and Describe refresh, Parse hits do not
-  void add(StatementPtr statement);                // most recently used
+  bool has(const Statement& statement) const;                         // of whatever epoch: the name is taken there
+  bool ready(const Statement& statement, std::uint32_t epoch) const;  // prepared, and not stale
+  void touch(const Statement& statement);                             // Bind and Describe refresh, Parse hits do not
+  void add(StatementPtr statement, std::uint32_t epoch = 0);          // most recently used
   bool remove(const Statement& statement);
   // The least recently used one if size() > limit, removed from here; null otherwise. Call until null.
   StatementPtr evict(std::size_t limit);
@@ -71,7 +83,15 @@ class ServerStatements {
 
  private:
   std::list<StatementPtr> order_;  // front = most recently used
-  std::unordered_map<std::uint64_t, std::list<StatementPtr>::iterator> map_;
+  struct Item {
+    std::list<StatementPtr>::iterator place;
+    std::uint32_t epoch;
+  };
+  std::unordered_map<std::uint64_t, Item> map_;
 };
+
+// "DEALLOCATE name", "deallocate prepare "Name";" and so on: the name as PostgreSQL would fold it. Empty for anything
+// else, DEALLOCATE ALL included.
+std::string deallocated_name(std::string_view sql);
 
 }  // namespace pgf::wire

@@ -47,6 +47,52 @@ TEST(StatementTable, FreedAtTheLastUserAndNumberedAnew) {
   EXPECT_EQ(table.intern("q")->id, 2u);
 }
 
+TEST(ClientStatements, ForgetsWhatWasNotUsedForLongest) {
+  StatementTable table;
+  ClientStatements mine;
+  for (const char* name : {"a", "b", "c"}) ASSERT_TRUE(mine.add(name, table.intern(name)));
+  EXPECT_EQ(table.bytes(), 3u);
+  EXPECT_TRUE(mine.find("a"));
+  EXPECT_TRUE(mine.forget_oldest());
+  EXPECT_FALSE(mine.find("b"));
+  EXPECT_EQ(table.bytes(), 2u);
+  EXPECT_TRUE(mine.remove("c"));
+  EXPECT_FALSE(mine.forget_oldest());  // the last one stays
+  EXPECT_TRUE(mine.find("a"));
+  mine.clear();
+  EXPECT_FALSE(mine.forget_oldest());
+  EXPECT_EQ(table.bytes(), 0u);
+}
+
+TEST(ServerStatements, PlansOfAnEarlierEpochAreNotReady) {
+  StatementTable table;
+  ServerStatements server;
+  StatementPtr a = table.intern("a");
+  server.add(a, 1);
+  EXPECT_TRUE(server.ready(*a, 1));
+  EXPECT_FALSE(server.ready(*a, 2));
+  EXPECT_TRUE(server.has(*a));
+  server.add(a, 2);
+  EXPECT_TRUE(server.ready(*a, 2));
+  EXPECT_EQ(server.size(), 1u);
+}
+
+TEST(Deallocate, NamesAsPostgresqlFoldsThem) {
+  EXPECT_EQ(deallocated_name("DEALLOCATE s"), "s");
+  EXPECT_EQ(deallocated_name("deallocate S_1$x ;"), "s_1$x");
+  EXPECT_EQ(deallocated_name("\n Deallocate\tPREPARE\r\n \"Mixed \"\"Case\" ; "), "Mixed \"Case");
+  EXPECT_EQ(deallocated_name("DEALLOCATE \"_pg3_0\""), "_pg3_0");
+  EXPECT_EQ(deallocated_name("DEALLOCATE prepare"), "prepare");
+  EXPECT_EQ(deallocated_name("DEALLOCATE \"all\""), "all");
+  EXPECT_EQ(deallocated_name("DEALLOCATE caf\xc3\xa9"), "caf\xc3\xa9");
+  for (const char* other : {"", "DEALLOCATE", "DEALLOCATE ALL", "deallocate prepare all", "DEALLOCATE s; select 1",
+                            "DEALLOCATE \"s", "DEALLOCATE 1s", "DEALLOCATEs", "\"deallocate\" s", "DEALLOCATE s t",
+                            "select 1", "DEALLOCATE \"\"", "DEALLOCATE /* s */ t"})
+    EXPECT_EQ(deallocated_name(other), "") << other;
+  EXPECT_EQ(deallocated_name("DEALLOCATE " + std::string(63, 'x')), std::string(63, 'x'));
+  EXPECT_EQ(deallocated_name("DEALLOCATE " + std::string(64, 'x')), "");
+}
+
 TEST(StatementTable, ForgottenTextsLeaveNoMemoryBehind) {
   StatementTable table;
   auto round = [&](int from) {
