@@ -69,6 +69,7 @@ class PoolShared {
   std::atomic<bool> last_failed{false};      // the last attempt failed
   std::atomic<std::uint32_t> generation{0};  // RECONNECT and changed entries raise it: older servers are closed
   std::atomic<std::uint32_t> host_cursor{0};
+  std::atomic<Usec> last_used{0};  // when some worker last saw a client or server here; 0: never, or cleaned up since
 
   // Bit w: worker w has a client queued here that no server was promised to. Each worker writes its own bit.
   alignas(64) std::atomic<std::uint64_t> waiting{0};

@@ -16,13 +16,14 @@ void CancelLink::begin(Client& client, ClientHandle requester) {
   };
   if (client.phase() == Client::Phase::console || client.phase() == Client::Phase::asking)
     return settle(LogLevel::log, "cancel request for console client");
-  if (client.phase() == Client::Phase::waiting) {
+  // Not sent yet: queued, or behind the SETs of the pooler.
+  if (client.phase() == Client::Phase::waiting || client.phase() == Client::Phase::setting) {
     client.cancel_in_queue();
     return settle(LogLevel::debug, "cancelled a queued client");
   }
   if (!server) return settle(LogLevel::debug, "cancel request for idle client");
   if (server->phase() != Server::Phase::active)
-    return settle(LogLevel::debug, "ignoring cancel request for server that is setting vars");
+    return settle(LogLevel::debug, "cancel request for a server that is not at work");
   if (server->status() == 'I' && server->owed().empty())
     return settle(LogLevel::debug, "cancel request for idle client");
   if (server->backend_key().empty()) return settle(LogLevel::debug, "server gave no cancel key");

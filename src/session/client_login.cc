@@ -147,7 +147,7 @@ std::expected<void, Say> Client::count_client(const config::Config& config) {
   bool exempt = login_->console && config::in_list(config.settings.admin_users, login_->user);
   config::ClientPolicy policy =
       config::resolve_client(config, login_->entry.value_or(config::Database{}), login_->user);
-  if (login_->entry) {
+  if (login_->entry || login_->console) {
     pool::DatabaseShared& shared = env_->shared.directory.database(login_->database);
     if (!shared.clients.take(exempt ? 0 : policy.max_db_client_connections))
       return std::unexpected(say::max_db_clients);

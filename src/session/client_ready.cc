@@ -482,6 +482,7 @@ Client::Step Client::close_statement(std::string_view name) {
 void Client::parameters_set() {
   phase_ = Phase::active;
   consume_held();
+  if (server && !query_start_) server->not_needed();  // its request was cancelled meanwhile
 }
 
 void Client::unlinked() {
@@ -497,10 +498,11 @@ void Client::after_release() {
   if (phase_ != Phase::dead && !paused_) stream->resume();
 }
 
-// The client waits for a server and somebody cancels it: it gets what PostgreSQL would say, its request (all up to the
-// point where PostgreSQL would answer with ReadyForQuery) is dropped, its place in the queue is free.
+// The client waits for a server, or for its parameters there, and somebody cancels it: it gets what PostgreSQL would
+// say, its request (all up to the point where PostgreSQL would answer with ReadyForQuery) is dropped, its place in the
+// queue is free.
 void Client::cancel_in_queue() {
-  if (phase_ != Phase::waiting || !held_) return;
+  if ((phase_ != Phase::waiting && phase_ != Phase::setting) || !held_) return;
   Bytes bytes = as_bytes(*held_);
   std::size_t at = 0;
   bool answered = false;
@@ -513,15 +515,17 @@ void Client::cancel_in_queue() {
   }
   if (!answered) return;
   held_->erase(0, at);
-  pool->leave_queue(*this);
-  pool->clients.push_back(this);
-  phase_ = Phase::idle;
+  if (phase_ == Phase::waiting) {
+    pool->leave_queue(*this);
+    pool->clients.push_back(this);
+    phase_ = Phase::idle;
+  }
   query_start_ = xact_start_ = 0;
   std::string out;
   wire::error(out, "ERROR", say::cancelled_in_queue.sqlstate, say::cancelled_in_queue.text);
   wire::ready_for_query(out, 'I');
   stream->send(as_bytes(out));
-  consume_held();
+  if (phase_ == Phase::idle) consume_held();
 }
 
 void Client::drop_statement(std::string_view name, const wire::Statement& statement) {

@@ -517,6 +517,12 @@ void Pool::tick(Usec now) {
     Client* c = server.client;
     if (!c) return;
     bool in_transaction = server.status() != 'I', running = !server.owed().empty();
+    if (s.server_fast_close && server.close_needed && policy_.pool_mode == config::PoolMode::session &&
+        !in_transaction && !running) {
+      server.client = nullptr;
+      c->server_lost(say::database_changed);
+      return server.disconnect(say::database_changed.text);
+    }
     if (policy_.query_timeout > 0 && running && c->query_start() && now - c->query_start() > policy_.query_timeout) {
       server.client = nullptr;
       c->server_lost(say::query_timeout);
@@ -544,6 +550,23 @@ void Pool::tick(Usec now) {
     queued_cancels_.pop_front();
   }
   if (!waiting.empty()) service();
+}
+
+bool Pool::disused(Usec now) {
+  const Usec limit = env.settings().pool_idle_timeout;
+  if (limit <= 0 || shared.database.name == "pgbouncer" || (entry_.user && policy_.min_pool_size > 0)) return false;
+  bool empty = waiting.empty() && clients.empty() && cancel_links.empty() && queued_cancels_.empty();
+  for (auto* l : {&idle, &active, &tested, &login, &held_back, &moving, &closing}) empty &= l->empty();
+  if (!empty || shared.servers.value() > 0) {
+    shared.last_used.store(now, std::memory_order_relaxed);
+    return false;
+  }
+  Usec used = shared.last_used.load(std::memory_order_relaxed);
+  if (used && now - used <= limit) return false;
+  if (used && shared.last_used.exchange(0, std::memory_order_relaxed))  // the first worker says it for all
+    env.log(LogLevel::log, "cleaning up idle pool for user {} on db {} because: pool idle timeout (age={}s)",
+            server_user(), shared.database.name, (now - used) / kSecond);
+  return true;
 }
 
 void Pool::tick_servers(Usec now) {

@@ -32,6 +32,8 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   void offer(Server& server);
   void service();       // whoever waits: welcome, idle servers here and elsewhere, a new connection
   void tick(Usec now);  // timeouts and sizes, three times a second
+  // pool_idle_timeout is over, and nothing of this worker is left here: the worker drops the object.
+  bool disused(Usec now);
   void server_arrived(Server& server);
   int lend(int to, int count);  // ship idle servers to another worker; how many went
   void lend_answered(int count);

@@ -46,6 +46,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void client_gone(bool mid_message);  // the client left (half a message sent?); decides what becomes of us
   void maybe_release();                // free now? then back to the pool
   void release();
+  void not_needed();  // linked, but the client wants nothing of us after all
 
   void run_check();                 // idle -> checking
   void move_to(int worker);         // idle -> moving; Env::ship() follows

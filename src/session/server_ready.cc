@@ -331,6 +331,10 @@ void Server::maybe_release() {
   release();
 }
 
+void Server::not_needed() {
+  if (phase_ == Phase::active && owed_.empty() && status_ == 'I') release_ = true;
+}
+
 // Answers to the pooler's own statements (SETs, reset, check, connect_query) and whatever an idle server says.
 std::size_t Server::own_answer(Bytes bytes) {
   if (bytes.size() < 5) return 0;

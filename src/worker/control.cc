@@ -497,6 +497,7 @@ void Control::fill_databases(observe::Fleet& view) {
   console.port = static_cast<int>(c.settings.listen_port);
   console.pool_mode = "statement";
   console.pool_size = 2;
+  console.max_client_connections = config::resolve_client(c, {}, "").max_db_client_connections;
   if (pool::DatabaseShared* shared = fleet_.shared.directory.find_database("pgbouncer"))
     console.current_client_connections = shared->clients.value();
   view.databases.push_back(std::move(console));

@@ -108,6 +108,8 @@ void Worker::tick(Usec now) {
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
         pool(shared.directory.pool(name, *db.user));
   each_pool([now](session::Pool& p) { p.tick(now); });
+  for (auto& p : pools_)
+    if (p && p->disused(now)) p.reset();
 }
 
 void Worker::on_wake() {

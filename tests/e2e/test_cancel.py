@@ -1,5 +1,7 @@
 """Cancel requests reach their own query from any worker, and never another's."""
+import contextlib
 import random
+import struct
 import threading
 import time
 
@@ -8,6 +10,7 @@ import pytest
 
 import wire
 from conftest import wait_until
+from test_bad_input import LOGIN, FakeBackend, with_fake
 
 
 def sleeping(pg):
@@ -170,3 +173,42 @@ def test_cancels_do_not_count_as_clients(pooler):
         time.sleep(0.3)
         wire.cancel(c.address, c.key)
         assert c.until("Z")[-2].code == "57014"
+
+
+def test_cancel_while_parameters_are_set(make_pooler):
+    """The query is still here, behind the pooler's own SETs: it is answered as cancelled and never sent."""
+    class Slow(FakeBackend):
+        gate = threading.Event()
+
+        def one(self, c):
+            with contextlib.suppress(OSError), c:
+                size = struct.unpack("!I", self.exactly(c, 4))[0]
+                self.exactly(c, size - 4)
+                c.sendall(self.login)
+                while True:
+                    kind = self.exactly(c, 1)
+                    body = self.exactly(c, struct.unpack("!I", self.exactly(c, 4))[0] - 4)
+                    if kind == b"X":
+                        return
+                    self.queries.append(body)
+                    if body.startswith(b"SET"):
+                        assert self.gate.wait(60)
+                        c.sendall(wire.msg("C", b"SET\0") + wire.msg("S", b"TimeZone\0Europe/Rome\0") + wire.msg("Z", b"I"))
+                    else:
+                        c.sendall(wire.msg("C", b"DONE\0") + wire.msg("Z", b"I"))
+
+    fake = Slow(LOGIN)
+    p = with_fake(make_pooler(default_pool_size=1), fake)
+    with p.wire().login(database="fake", TimeZone="Europe/Rome") as c:
+        c.send(wire.query("never sent"))
+        wait_until(lambda: fake.queries, "the SET is under way")
+        wire.cancel(c.address, c.key)
+        out = c.until("Z")
+        assert out[0].code == "57014" and out[-1].body == b"I"
+        fake.gate.set()
+        # The server is free again, for the next query of anybody.
+        with p.wire().login(database="fake", TimeZone="Europe/Rome") as other:
+            assert other.query("another")[0].tag == "DONE"
+        assert c.query("mine")[0].tag == "DONE"
+    assert not any(b"never" in q for q in fake.queries)
+    fake.close()

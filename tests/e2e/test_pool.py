@@ -543,3 +543,38 @@ def test_per_user_and_database_overrides(pooler):
     with p.login("alice", "p0") as a:
         a.query("begin")
         assert a.query("commit")[-1].body == b"I"
+
+
+@pytest.mark.workers(1, 4)
+def test_pool_idle_timeout_frees_the_pool(pooler):
+    p = pooler(pool_idle_timeout=1, server_idle_timeout=1)
+    with p.login() as c:
+        assert c.value("select 1") == "1"
+    p.wait_log("cleaning up idle pool for user alice on db p0 because: pool idle timeout (age=")
+    wait_until(lambda: p.pool() is None, "the pool is gone")
+    with p.login() as c:  # and comes back when it is wanted
+        assert c.value("select 1") == "1"
+    assert p.pool()["sv_idle"] == 1
+
+
+def test_fast_close_ends_idle_sessions_after_reconnect(pooler):
+    """Session mode: a session between transactions gives way to a server of the new generation, one inside does not."""
+    p = pooler(pool_mode="session", server_fast_close=1)
+    with p.login() as idle, p.login() as busy:
+        idle.value("select 1")
+        busy.query("begin")
+        p.admin("RECONNECT")
+        assert idle.fatal().text == "database configuration changed"
+        assert busy.value("select 1") == "1"
+        busy.query("commit")
+        assert busy.fatal().text == "database configuration changed"
+
+
+def test_client_limits_on_the_console(pooler):
+    """Statistics users count, administrators are exempt: they must get in when it matters."""
+    p = pooler(max_db_client_connections=2)
+    with p.console("stats"), p.console("stats"):
+        with p.wire() as c:
+            assert c.start("stats", "pgbouncer").fatal().text == "client connections exceeded (max_db_client_connections)"
+        row = next(r for r in p.show("DATABASES") if r["name"] == "pgbouncer")
+        assert (row["current_client_connections"], row["max_client_connections"]) == ("3", "2")
