@@ -188,7 +188,7 @@ constexpr Row kRows[] = {
     {"so_reuseport", Flag{&S::so_reuseport}, "0", boot, yes, "let several processes share the TCP port"},
     {"stats_period", Int{&S::stats_period, kPositive}, "60", live, yes, "seconds between averages"},
     {"stats_users", Text{&S::stats_users}, "", live, yes, "users who may read the console"},
-    {"suspend_timeout", Time{&S::suspend_timeout}, "10", live, none, "longest flush of SUSPEND; 0 = wait forever"},
+    {"suspend_timeout", Time{&S::suspend_timeout}, "10", live, yes, "longest flush of SUSPEND; 0 = wait forever"},
     {"syslog", Flag{&S::syslog}, "0", live, yes, "log to syslog too"},
     {"syslog_facility", Text{&S::syslog_facility}, "daemon", live, yes, "syslog facility"},
     {"syslog_ident", Text{&S::syslog_ident}, "pgbouncer", live, yes, "name in syslog"},

@@ -120,8 +120,28 @@ void Client::consume_held() {
   bool server_full = server && server->stream && server->stream->queued() >= net::Stream::kHighMark;
   if (paused_ && may_read && !server_full) {
     paused_ = false;
-    stream->resume();
+    read_on();
   }
+}
+
+void Client::read_on() {
+  if (!frozen_) stream->resume();
+}
+
+bool Client::freeze() {
+  if (phase_ == Phase::console || phase_ == Phase::asking || phase_ == Phase::cancel || phase_ == Phase::dead)
+    return true;
+  if (!frozen_) {
+    if (body_left_) return false;
+    frozen_ = true;
+    stream->pause();
+  }
+  return stream->queued() == 0;
+}
+
+void Client::thaw() {
+  if (!std::exchange(frozen_, false)) return;
+  if (!paused_) stream->resume();
 }
 
 void Client::on_closed(net::Stream&, int error) {
@@ -133,7 +153,7 @@ void Client::on_closed(net::Stream&, int error) {
 }
 
 void Client::on_drained(net::Stream&) {
-  if (server && server->stream) server->stream->arm();
+  if (server && server->stream && !env_->freezing) server->stream->arm();
 }
 
 void Client::disconnect(std::string_view reason) {

@@ -49,6 +49,10 @@ class Client final : public net::StreamOwner, public ListNode {
   void after_release();   // unlinked and the server is placed: go on with what waited here
   void server_drained();  // the server can take more
 
+  // SUSPEND. freeze() stops reading between two messages; true when that is so and all is sent. Consoles go on.
+  bool freeze();
+  void thaw();
+
   // Ends the connection: reason goes to the log, `say` (if any) to the client first.
   void disconnect(std::string_view reason);
   void fatal(const Say& say, std::string_view text = {});
@@ -99,6 +103,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void consume_held();
   void finish();
   void bad_header(Bytes bytes);
+  void read_on();
 
   // client_login.cc
   std::size_t consume_first(Bytes bytes);
@@ -144,6 +149,7 @@ class Client final : public net::StreamOwner, public ListNode {
   bool discarding_ = false;  // body_left_ is thrown away
   bool batch_describes_ = false, batch_complete_ = false;  // batch_ has a Describe, its Sync
   bool replaying_ = false;
+  bool frozen_ = false;
   std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
   Usec query_start_ = 0, xact_start_ = 0;
   std::unique_ptr<std::string> held_;

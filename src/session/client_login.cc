@@ -168,6 +168,8 @@ bool Client::admit_console() {
   if (login_->user == "pgbouncer" && peer && peer->uid == geteuid()) {
     log(LogLevel::log, "pgbouncer access from unix socket");
     is_admin = true;
+    database = &env_->shared.directory.database(login_->database);
+    database->clients.take(0);
     authenticated();
     return true;
   }

@@ -189,7 +189,7 @@ void Client::server_drained() {
   if (!paused_) return;
   paused_ = false;
   if (held_) consume_held();
-  if (phase_ != Phase::dead && !paused_) stream->resume();
+  if (phase_ != Phase::dead && !paused_) read_on();
 }
 
 void Client::ready_for_query(char status, bool all_answered) {
@@ -495,7 +495,7 @@ void Client::after_release() {
   if (phase_ != Phase::idle || !paused_) return;
   paused_ = false;
   if (held_) consume_held();
-  if (phase_ != Phase::dead && !paused_) stream->resume();
+  if (phase_ != Phase::dead && !paused_) read_on();
 }
 
 // The client waits for a server, or for its parameters there, and somebody cancels it: it gets what PostgreSQL would

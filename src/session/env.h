@@ -111,8 +111,9 @@ class Env {
   // Buffers for bytes that have to wait; kept for the next user. Worker-local.
   std::unique_ptr<std::string> take_buffer();
   void give_buffer(std::unique_ptr<std::string> buffer);
-  List<Pool> queues;    // pools in which clients of this worker wait; empty if there is no other worker
-  std::string scratch;  // for messages being built; cleared by its user
+  bool freezing = false;  // SUSPEND: nothing is read any more, what is queued goes out
+  List<Pool> queues;      // pools in which clients of this worker wait; empty if there is no other worker
+  std::string scratch;    // for messages being built; cleared by its user
 
   // Objects live until the end of the turn in which they were buried, so that no caller up the stack loses them.
   virtual void bury(Client* client) = 0;

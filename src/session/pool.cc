@@ -451,6 +451,16 @@ void Pool::pause_servers() {
   login.each([](Server& s) { s.disconnect("pause mode"); });
 }
 
+bool Pool::freeze() {
+  bool still = moving.empty() && login.empty() && tested.empty();
+  active.each([&](Server& s) { still &= s.freeze(); });
+  return still;
+}
+
+void Pool::thaw() {
+  active.each([](Server& s) { s.thaw(); });
+}
+
 void Pool::abandon() {
   for (auto* l : {&idle, &active, &tested, &held_back, &login, &moving, &closing})
     l->each([](Server& s) {

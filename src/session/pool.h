@@ -40,7 +40,9 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   bool evict_one();  // close the longest idle server
   void recycle();    // close_needed for every server (RECONNECT, changed entry)
   void fail_waiters(std::string_view sqlstate, std::string_view text);
-  void pause_servers();              // PAUSE: close what is idle
+  void pause_servers();  // PAUSE: close what is idle
+  bool freeze();         // SUSPEND: true when all servers stand still
+  void thaw();
   void abandon();                    // the worker ends: servers and cancels go silently
   void drop_all(const Say& reason);  // KILL, database removed
   Usec age_queue(Usec now);          // call each turn while in Env::queues; returns when to call again, 0 = no need

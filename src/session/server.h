@@ -46,6 +46,9 @@ class Server final : public net::StreamOwner, public ListNode {
   void client_gone(bool mid_message);  // the client left (half a message sent?); decides what becomes of us
   void maybe_release();                // free now? then back to the pool
   void release();
+  // SUSPEND, as for clients.
+  bool freeze();
+  void thaw();
   void not_needed();  // linked, but the client wants nothing of us after all
 
   void run_check();                 // idle -> checking

@@ -65,8 +65,20 @@ void Server::on_bytes(net::Stream&, const net::Received& received) {
   // One delivery at a time: the next one is asked for when the client can take it.
   if (client && phase_ == Phase::active && client->stream->queued() >= net::Stream::kHighMark)
     client->stream->want_drained();
-  else if (busy())
+  else if (busy() && !(env().freezing && freeze()))
     stream->arm();
+}
+
+bool Server::freeze() {
+  if (!stream || phase_ == Phase::idle || phase_ == Phase::being_canceled || phase_ == Phase::closing) return true;
+  // What the pooler itself has begun ends soon; a client's query may take hours, but not half a message.
+  if (phase_ != Phase::active || body_left_ || held_) return false;
+  stream->pause();
+  return stream->queued() == 0;
+}
+
+void Server::thaw() {
+  if (stream && busy()) stream->arm();
 }
 
 std::size_t Server::relay(const net::Received& received) {

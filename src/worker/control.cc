@@ -163,7 +163,8 @@ void Control::execute(Console console, const admin::Command& command) {
                                   })});
       return;
     case Action::suspend:
-      return fail(console, "SUSPEND is not supported by this version", "0A000");
+      say_log();
+      return suspend(console, command);
     case Action::shutdown:
       if (command.shutdown == admin::ShutdownMode::now)
         fleet_.log(LogLevel::log, "SHUTDOWN command issued");
@@ -272,11 +273,20 @@ void Control::pause(Console console, const admin::Command& command) {
   });
 }
 
+void Control::suspend(Console console, const admin::Command& command) {
+  if (fleet_.shared.paused.load() || fleet_.shared.suspended.load()) return fail(console, "already suspended/paused");
+  for (pool::DatabaseShared* d : fleet_.shared.directory.databases())
+    if (d->paused.load()) return fail(console, "cannot suspend with paused databases");
+  fleet_.shared.suspended.store(true);
+  order(Order::suspend, nullptr, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
+}
+
 void Control::resume(Console console, const admin::Command& command) {
   pool::DatabaseShared* database = nullptr;
   if (fleet_.shared.shutdown.load()) return fail(console, "pooler is shutting down");
   if (command.database.empty()) {
-    if (!fleet_.shared.paused.exchange(false)) return fail(console, "pooler is not paused/suspended");
+    bool paused = fleet_.shared.paused.exchange(false), suspended = fleet_.shared.suspended.exchange(false);
+    if (!paused && !suspended) return fail(console, "pooler is not paused/suspended");
   } else {
     database = known_database(command.database, false);
     if (!database) return fail(console, fmt::format("no such database: {}", command.database));
@@ -336,6 +346,11 @@ void Control::shutdown(admin::ShutdownMode mode) {
 void Control::on_signal(int number) {
   bool ending = fleet_.shared.shutdown.load() != 0;
   auto log = [this](std::string_view text) { fleet_.log(LogLevel::log, "{}", text); };
+  if (fleet_.shared.suspended.load() && (number == SIGTERM || number == SIGINT)) {
+    log(number == SIGTERM ? "got SIGTERM while suspended, fast exit" : "got SIGINT while suspended, fast exit");
+    exit_ = 1;
+    return;
+  }
   switch (number) {
     case SIGHUP:
       log("got SIGHUP, re-reading config");
@@ -353,11 +368,16 @@ void Control::on_signal(int number) {
       log("got SIGQUIT, fast exit");
       return shutdown(admin::ShutdownMode::now);
     case SIGUSR1:
-      if (fleet_.shared.paused.exchange(true)) return log("got SIGUSR1, but already paused/suspended");
+      if (fleet_.shared.suspended.load() || fleet_.shared.paused.exchange(true))
+        return log("got SIGUSR1, but already paused/suspended");
       log("got SIGUSR1, pausing all activity");
       return order(Order::pause, nullptr);
     case SIGUSR2:
       if (ending) return log("got SIGUSR2 while shutting down, ignoring");
+      if (fleet_.shared.suspended.exchange(false)) {
+        log("got SIGUSR2, continuing from SUSPEND");
+        return order(Order::resume, nullptr);
+      }
       if (!fleet_.shared.paused.exchange(false)) return log("got SIGUSR2, but not paused/suspended");
       log("got SIGUSR2, continuing from PAUSE");
       return order(Order::resume, nullptr);
@@ -371,6 +391,12 @@ void Control::tick(Usec now) {
   if (now < next_tick_) return;
   next_tick_ = now + kSecond / 3;
   check_exit();
+  if (pool::DatabaseShared* own = fleet_.shared.directory.find_database("pgbouncer");
+      fleet_.shared.suspended.load() && own && own->clients.value() == 0) {
+    fleet_.log(LogLevel::log, "admin disappeared when suspended, doing RESUME");
+    fleet_.shared.suspended.store(false);
+    order(Order::resume, nullptr);
+  }
   if (now - period_start_ >= fleet_.config->settings.stats_period * kSecond) end_period(now);
 }
 

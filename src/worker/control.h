@@ -48,6 +48,7 @@ class Control {
   void show(Console console, const admin::Command& command);
   void set(Console console, const admin::Command& command);
   void pause(Console console, const admin::Command& command);
+  void suspend(Console console, const admin::Command& command);
   void resume(Console console, const admin::Command& command);
   void kill(Console console, const admin::Command& command);
   void reconnect(Console console, const admin::Command& command);

@@ -70,6 +70,7 @@ enum class Order {
   recycle,  // close_needed for servers of an older generation
   kill,     // pool.database: all clients and servers
   stop_listening,
+  suspend,         // stop accepting and reading; done when everything is sent
   reject_waiters,  // SHUTDOWN WAIT_FOR_SERVERS
   stop,            // end the loop
 };

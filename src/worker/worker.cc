@@ -42,8 +42,7 @@ void Worker::main() {
   pthread_setname_np(pthread_self(), fmt::format("worker {}", worker).c_str());
   engine_ = fleet_.use_uring ? net::make_uring() : net::make_epoll();
   engine = engine_.get();
-  for (int fd : listeners_) engine->listen(fd, kTcp, this);
-  for (int fd : unix_listeners_) engine->listen(fd, kUnix, this);
+  listen_again();
   wake_.store(engine, std::memory_order_release);
   engine->wake();  // for what was posted before
   window_start_ = net::monotonic_now();
@@ -51,6 +50,34 @@ void Worker::main() {
   fleet_.loop_ended();
   wake_.store(nullptr, std::memory_order_release);
   end();
+}
+
+void Worker::listen_again() {
+  for (int fd : listeners_) engine->listen(fd, kTcp, this);
+  for (int fd : unix_listeners_) engine->listen(fd, kUnix, this);
+}
+
+// SUSPEND: asked each turn until everything stands still and all that was queued is sent.
+void Worker::freeze(Usec now) {
+  bool still = true, late = settings().suspend_timeout > 0 && now - freeze_since_ > settings().suspend_timeout;
+  each_pool([&](session::Pool& p) { still &= p.freeze(); });
+  for (session::Client* c : clients_) {
+    if (!c || c->freeze()) continue;
+    if (late)
+      c->disconnect("suspend_timeout");
+    else
+      still = false;
+  }
+  if (still || late) fleet_.to_control(Done{std::exchange(freeze_ticket_, 0)});
+}
+
+void Worker::thaw() {
+  if (!std::exchange(freezing, false)) return;
+  if (freeze_ticket_) fleet_.to_control(Done{std::exchange(freeze_ticket_, 0)});
+  listen_again();
+  for (session::Client* c : clients_)
+    if (c) c->thaw();
+  each_pool([](session::Pool& p) { p.thaw(); });
 }
 
 // The loop has ended for good: everything that it served goes, without a word to anybody.
@@ -78,9 +105,10 @@ void Worker::end() {
 }
 
 Usec Worker::on_turn(Usec now) {
+  if (freeze_ticket_) freeze(now);
   if (now >= next_tick_) {
     next_tick_ = now + kTick;
-    tick(now);
+    if (!freezing) tick(now);  // no timeout runs during SUSPEND
   }
   Usec next = next_tick_;
   queues.each([&](session::Pool& p) {

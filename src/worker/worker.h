@@ -71,6 +71,9 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void new_client(int fd, bool unix_socket);
   session::Client* find(session::ClientHandle handle);
   void tick(Usec now);
+  void listen_again();
+  void freeze(Usec now);
+  void thaw();
   template <class F>
   void each_pool(F&& f) {
     for (auto& p : pools_)
@@ -93,6 +96,8 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   std::vector<session::Client*> dead_clients_;
   std::vector<session::Server*> dead_servers_;
   std::vector<session::CancelLink*> dead_links_;
+  std::uint64_t freeze_ticket_ = 0;  // SUSPEND waits for our answer
+  Usec freeze_since_ = 0;
   Usec next_tick_ = 0, busy_since_ = 0, busy_sum_ = 0, window_start_ = 0;
   double busy_share_ = 0;
   std::uint64_t servers_in_ = 0, servers_out_ = 0, clients_in_ = 0, clients_out_ = 0;

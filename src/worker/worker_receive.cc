@@ -82,7 +82,15 @@ void Worker::receive(Command& m) {
         if (concerned(p)) p.pause_servers();
       });
       break;
+    case Order::suspend:
+      freezing = true;
+      freeze_ticket_ = m.ticket;
+      freeze_since_ = now();
+      for (auto* l : {&listeners_, &unix_listeners_})
+        for (int fd : *l) engine->unlisten(fd);
+      return;  // answered when it is done
     case Order::resume:
+      thaw();
       each_pool([&](session::Pool& p) {
         if (concerned(p)) p.service();
       });

@@ -390,3 +390,62 @@ def test_console_under_load(pooler):
     finally:
         over.set()
         [t.join(60) for t in threads]
+
+
+@pytest.mark.workers(1, 4)
+def test_suspend_stands_still_and_resume_goes_on(pooler):
+    """A query under way is held where it is, queries that come wait in the kernel, new clients in the backlog."""
+    p = pooler(default_pool_size=2, client_idle_timeout=1, suspend_timeout=5)
+    with p.login() as busy, p.login() as idle, p.console() as admin:
+        assert idle.value("select 1") == "1"
+        busy.send(wire.query("select pg_sleep(0.5), 'busy'"))
+        assert admin.query("SUSPEND")[0].tag == "SUSPEND"
+        assert {r[0]: r[1] for r in admin.rows("SHOW STATE")}["suspended"] == "yes"
+        idle.send(wire.query("select 'idle'"))
+        late = p.wire()
+        late.start()
+        for w in (busy, idle, late):
+            w.sock.settimeout(1.5)
+            with pytest.raises(TimeoutError):
+                w.exactly(1)
+            w.sock.settimeout(60)
+        assert [m.text for m in admin.query("SUSPEND") if m.type == "E"] == ["already suspended/paused"]
+        assert admin.query("RESUME")[0].tag == "RESUME"
+        assert busy.until()[1].row[1] == "busy"
+        assert idle.until()[1].row == ["idle"]
+        late.authenticate()
+        assert late.value("select 'late'") == "late"
+        late.close()
+
+
+def test_suspend_drops_who_does_not_read(pooler, pg):
+    p = pooler(suspend_timeout=1)
+    with p.wire(rcvbuf=4096).login() as deaf, p.console() as admin:
+        deaf.send(wire.query("select repeat('x', 1000) from generate_series(1, 100000)"))
+        wait_until(lambda: pg.sql("select 1 from pg_stat_activity where wait_event = 'ClientWrite' and client_addr is not null"),
+                   "all buffers are full")
+        assert admin.query("SUSPEND")[0].tag == "SUSPEND"
+        p.wait_log("closing because: suspend_timeout")
+        assert admin.query("RESUME")[0].tag == "RESUME"
+    with p.login() as c:
+        assert c.value("select 1") == "1"
+
+
+def test_suspend_ends_with_the_last_console(pooler):
+    p = pooler()
+    with p.login() as c:
+        with p.console() as admin:
+            assert admin.query("SUSPEND")[0].tag == "SUSPEND"
+        p.wait_log("admin disappeared when suspended, doing RESUME")
+        assert c.value("select 1") == "1"
+
+
+def test_suspend_is_refused_while_paused(pooler):
+    p = pooler()
+    with p.login() as c, p.console() as admin:
+        c.value("select 1")
+        admin.query("PAUSE p0")
+        assert [m.text for m in admin.query("SUSPEND") if m.type == "E"] == ["cannot suspend with paused databases"]
+        admin.query("RESUME p0")
+        admin.query("PAUSE")
+        assert [m.text for m in admin.query("SUSPEND") if m.type == "E"] == ["already suspended/paused"]
