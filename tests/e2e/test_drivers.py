@@ -9,7 +9,7 @@ HERE = Path(__file__).parent / "drivers"
 STEPS = ["simple", "prepared", "transaction", "copy", "cancel", "big"]
 POOL_MODES = ["session", "transaction", "statement"]
 CONNECTIONS = 6
-PATIENCE = 20  # only a hang guard
+PATIENCE = 200  # only a hang guard
 
 
 def made(*argv):
