@@ -201,9 +201,9 @@ public class Jdbc {
     for (int n = 0; n < 2; n++) {
       statements[n].cancel();
       same(ends.get(n).get(), "57014");
+      same(one(cs.get(n), "select 'alive " + n + "'"), "alive " + n);
       same(active(watcher, 1), n == 0);
       same(ends.get(1).isDone(), n == 1);
-      same(one(cs.get(n), "select 'alive " + n + "'"), "alive " + n);
     }
   }
 

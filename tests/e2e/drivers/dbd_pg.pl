@@ -116,8 +116,8 @@ sub cancel {
     select undef, undef, undef, 0.01 until active($watcher, 0) && active($watcher, 1);
     for my $n (0, 1) {
         same($sleepers[$n]->pg_cancel ? 'canceled' : 'not', 'canceled');  # it has seen 57014
-        same([active($watcher, 0), active($watcher, 1)], [0, 1 - $n]);
         same([$sleepers[$n]->selectrow_array('select ?::text', undef, "alive $n")], ["alive $n"]);
+        same([active($watcher, 0), active($watcher, 1)], [0, 1 - $n]);
     }
 }
 

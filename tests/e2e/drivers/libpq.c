@@ -217,8 +217,8 @@ static bool cancel(PGconn** c) {
     PGcancel* key = PQgetCancel(c[n]);
     bool ok = PQcancel(key, error, sizeof error) || fail("cancel: %s", error);
     PQfreeCancel(key);
-    if (!ok || !status(c[n], PGRES_FATAL_ERROR, "57014") || !end(c[n]) || (active(c[2], sleeps[1]) == 0) != n ||
-        !ask(c[n], text("select 'alive %d'", n), text("alive %d", n)))
+    if (!ok || !status(c[n], PGRES_FATAL_ERROR, "57014") || !end(c[n]) ||
+        !ask(c[n], text("select 'alive %d'", n), text("alive %d", n)) || (active(c[2], sleeps[1]) == 0) != n)
       return false;
   }
   return true;

@@ -116,8 +116,8 @@ function cancel(array $cs): void {
     while (!active($watcher, 0) || !active($watcher, 1)) usleep(10000);
     foreach ($sleepers as $n => $c) {
         same(pg_cancel_query($c), true);  // waits for the answer, and throws it away
-        same([active($watcher, 0), active($watcher, 1)], [false, $n === 0]);
         same(ask($c, 'select $1::text', ["alive $n"]), [["alive $n"]]);
+        same([active($watcher, 0), active($watcher, 1)], [false, $n === 0]);
     }
 }
 

@@ -118,8 +118,8 @@ def cancel():
             sleepers[n].cancel()
             threads[n].join()
             same(answers, ["canceled", "canceled" if n else "none"])
-            same(active(1), n == 0)
             same(one(sleepers[n], f"select 'alive {n}'"), (f"alive {n}",))
+            same(active(1), n == 0)
 
 
 def big():

@@ -95,8 +95,8 @@ function cancel() {
     for (const n of [0, 1]) {
       new pg.Client({ connectionString: URL_ }).cancel(sleepers[n], queries[n]);
       await fails(ends[n], '57014');
-      same([done, await active(1)], [n + 1, n === 0]);
       same(await rows(sleepers[n], `select 'alive ${n}'`), [[`alive ${n}`]]);
+      same([done, await active(1)], [n + 1, n === 0]);
     }
   }, 3);
 }

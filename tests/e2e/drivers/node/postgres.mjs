@@ -89,8 +89,8 @@ function cancel() {
     for (const n of [0, 1]) {
       queries[n].cancel();
       await fails(ends[n], '57014');
-      same([done, await active(1)], [n + 1, n === 0]);
       same(await sleepers[n].unsafe(`select 'alive ${n}' as v`), [{ v: `alive ${n}` }]);
+      same([done, await active(1)], [n + 1, n === 0]);
     }
   }, 3);
 }
