@@ -25,7 +25,8 @@ def libpq(build):
     """Compiled once."""
     program = build / "libpq"
     if not program.exists():
-        made("cc", "-Wall", "-Wextra", "-Werror", "-O1", "-I/usr/include/postgresql", HERE / "libpq.c", "-lpq", "-o", program)
+        made("cc", "-Wall", "-Wextra", "-Werror", "-O1", "-I/usr/include/postgresql", HERE / "libpq.c", "-lpq",
+             "-o", program)
     return [program]
 
 
@@ -40,15 +41,15 @@ def jdbc(build):
 
 # One line per driver: name, how to get its command line, and what it does besides or instead of STEPS.
 DRIVERS = {
+    "psycopg3": (script(sys.executable, HERE / "py_psycopg3.py"), [*STEPS, "pipeline"]),
+    "psycopg2": (script(sys.executable, HERE / "py_psycopg2.py"), [s for s in STEPS if s != "prepared"]),
     "asyncpg": (script(sys.executable, HERE / "py_asyncpg.py"), STEPS),
+    "libpq": (libpq, [*STEPS, "pipeline"]),
+    "pgjdbc": (jdbc, STEPS),
     "node-postgres": (script("node", HERE / "node/pg.mjs"), STEPS),
     "postgres.js": (script("node", HERE / "node/postgres.mjs"), STEPS),
-    "psycopg2": (script(sys.executable, HERE / "py_psycopg2.py"), [s for s in STEPS if s != "prepared"]),
     "DBD-Pg": (script("perl", HERE / "dbd_pg.pl"), STEPS),
     "php": (script("php", HERE / "pgsql.php"), STEPS),
-    "pgjdbc": (jdbc, STEPS),
-    "libpq": (libpq, [*STEPS, "pipeline"]),
-    "psycopg3": (script(sys.executable, HERE / "py_psycopg3.py"), [*STEPS, "pipeline"]),
 }
 
 
