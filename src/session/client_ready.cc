@@ -29,7 +29,9 @@ static constexpr std::size_t kMaxDeallocate = 1024;
 // No statement has this name: numbers begin at 1.
 static constexpr std::string_view kNoStatement = "PGBOUNCER_0";
 
-bool Client::sharing() const { return pool->policy().pool_mode != config::PoolMode::session; }
+bool Client::sharing() const {
+  return pool->policy().pool_mode != config::PoolMode::session && replication == wire::Replication::none;
+}
 bool Client::tracking() const { return env_->settings().max_prepared_statements > 0 && sharing(); }
 
 void Client::begin_request() {
