@@ -429,13 +429,12 @@ def test_console_cancel_ends_wait_close(pooler):
 def test_console_cancel_after_pause_resumes(pooler):
     """As in PgBouncer: whoever cancels an administrator's console ends the pause."""
     p = pooler()
-    with p.console() as c:
+    with p.console() as c, p.login() as waiting:
         c.query("PAUSE")
-        with p.login() as waiting:
-            waiting.send(wire.query("select 1"))
-            wait_until(lambda: p.pool()["cl_waiting"] == 1, "a client waits")
-            wire.cancel(c.address, c.key)
-            assert waiting.until("Z")[-1].body == b"I"
+        waiting.send(wire.query("select 1"))
+        wait_until(lambda: p.pool()["cl_waiting"] == 1, "a client waits")
+        wire.cancel(c.address, c.key)
+        assert waiting.until("Z")[-1].body == b"I"
 
 
 @pytest.mark.ours

@@ -3,16 +3,16 @@ import os
 import signal
 import struct
 import subprocess
-import time
+import tempfile
+import threading
 import uuid
 
-import psycopg
 import psycopg2
 import psycopg2.extras
 import pytest
 
 import wire
-from conftest import PATIENCE, wait_until
+from conftest import PATIENCE, pg_bin, wait_until
 
 MODES = ["session", "transaction", "statement"]
 
@@ -237,10 +237,6 @@ def test_streaming_both_ways(pooler, pg, slot, pool_mode):
         out = c.until("Z")
         assert out[-1].body == b"I" and "c" in [m.type for m in out]
         assert c.value("select 1") == "1"
-        start_streaming(c, slot)  # again
-        pg.sql("insert into t (v) values ('again')")
-        while "again" not in next_change(c):
-            pass
 
 
 @pytest.mark.ours
@@ -399,9 +395,13 @@ def test_query_wait_timeout(pooler):
 
 # ---------------------------------------------------------------------------------------------- the tools
 
+def physical_entry(pg):
+    """The physical tools of PostgreSQL 15 ask for a database of this name, whatever they are told."""
+    return {"replication": f"host=127.0.0.1 port={pg.port} dbname=p0"}
+
+
 @pytest.fixture
-def writable(tmp_path_factory):
-    import tempfile
+def writable():
     with tempfile.TemporaryDirectory(prefix="pgf-repl-", dir="/tmp") as d:
         yield d
 
@@ -409,7 +409,7 @@ def writable(tmp_path_factory):
 @pytest.mark.parametrize("pool_mode", MODES)
 def test_pg_recvlogical(pooler, pg, slot, pool_mode):
     p = pooler(pool_mode=pool_mode)
-    tool = subprocess.Popen(["pg_recvlogical", "--slot", slot, "--file=-", "--no-loop", "--start", "-F", "0"],
+    tool = subprocess.Popen(["pg_recvlogical", "--slot", slot, "--file=-", "--no-loop", "--start", "-F", "0", "-d", "p0"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=p.env())
     try:
         wait_until(lambda: pg.sql("select 1 from pg_stat_replication where state = 'streaming'") or
@@ -427,7 +427,7 @@ def test_pg_recvlogical(pooler, pg, slot, pool_mode):
 
 @pytest.mark.parametrize("pool_mode", MODES)
 def test_pg_receivewal(pooler, pg, writable, pool_mode):
-    p = pooler(pool_mode=pool_mode)
+    p = pooler(pool_mode=pool_mode, databases=physical_entry(pg))
     tool = subprocess.Popen(["pg_receivewal", "-D", writable, "-d", "dbname=p0", "--no-loop", "--synchronous"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=p.env())
     try:
@@ -448,9 +448,9 @@ def test_pg_receivewal(pooler, pg, writable, pool_mode):
 
 @pytest.mark.parametrize("pool_mode", MODES)
 def test_pg_basebackup(pooler, pg, writable, pool_mode):
-    p = pooler(pool_mode=pool_mode)
+    p = pooler(pool_mode=pool_mode, databases=physical_entry(pg))
     p.run("pg_basebackup", "-d", "dbname=p0", "-c", "fast", "-D", f"{writable}/b", "-X", "stream")
-    p.run("pg_verifybackup", f"{writable}/b")
+    p.run(pg_bin() / "pg_verifybackup", f"{writable}/b")
     wait_until(lambda: not walsenders(pg), "its connections end")
 
 
@@ -489,13 +489,19 @@ def test_psycopg(pooler):
 def test_many_at_once(pooler, pg):
     """Twelve over a pool of four, with ordinary clients between them."""
     p = pooler(default_pool_size=4)
-    clients = [p.wire().start(**({"replication": "database"} if i % 2 else {})) for i in range(24)]
-    end = time.monotonic() + PATIENCE
-    for c in clients:
-        assert c.authenticate()[-1].type == "Z"
-        assert c.value("select 1") == "1"
-        assert len(walsenders(pg)) <= 4
-        c.close()
-        assert time.monotonic() < end
+    failures = []
+
+    def work(i):
+        try:
+            for _ in range(5):
+                with p.login(**({"replication": "database"} if i % 2 else {})) as c:
+                    assert c.rows(f"select {i}") == [[str(i)]]
+                    assert len(walsenders(pg)) <= 4
+        except BaseException as e:  # noqa: BLE001
+            failures.append((i, repr(e)))
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(24)]
+    [t.start() for t in threads]
+    [t.join(PATIENCE) for t in threads]
+    assert not failures, failures[:3]
+    assert not any(t.is_alive() for t in threads), "somebody hangs"
     wait_until(lambda: not walsenders(pg), "no walsender is left")
-    assert psycopg
