@@ -387,6 +387,7 @@ def test_cancel_of_a_client_that_waits_for_the_first_server(make_pooler):
         assert d.buf == c.buf == b""
 
 
+@pytest.mark.ours  # PgBouncer tells the client nothing, and leaves the pause of one database as it is
 @pytest.mark.workers(1, 2, 4)
 @pytest.mark.parametrize("what", ["PAUSE", "PAUSE p0"])
 def test_console_cancel_undoes_pause(pooler, what):
@@ -453,7 +454,7 @@ def test_console_cancel_does_not_undo_shutdown(pooler):
     busy.query("begin")
     with p.console() as c:
         c.query("SHUTDOWN WAIT_FOR_SERVERS")
-        wire.cancel(c.address, c.key) if p.alive() and False else wire.cancel(p.unix, c.key)
+        wire.cancel(p.unix, c.key)
         busy.query("commit")
         p.wait_exit()
     busy.close()
@@ -516,13 +517,14 @@ def test_r3_38_length_lies_of_servers(make_pooler, kind, length):
     assert p.rss() < 200 << 20
 
 
+@pytest.mark.ours  # PgBouncer says nothing to some
 @pytest.mark.parametrize("first", [
     wire.msg("p", b"secret\0"), wire.query("select 1"), wire.SYNC, wire.msg("d", b"x")])
 def test_r3_40_messages_before_startup(pooler, first):
     p = pooler()
     with p.wire() as c:
         c.send(first)
-        assert c.fatal().text.startswith("bad packet header")
+        assert c.fatal().text.startswith(("bad packet header", "client password pkt before startup"))
 
 
 def test_r3_40_requests_after_startup(pooler):
@@ -531,7 +533,7 @@ def test_r3_40_requests_after_startup(pooler):
                    wire.cancel_packet(b"12345678"), wire.startup_packet({"user": "alice"})):
         with p.login() as c:
             c.send(packet)
-            assert c.fatal().text in ("unknown pkt",) or c
+            assert c.fatal().text.startswith(("unknown pkt", "bad packet header", "client re-sent"))
         with p.login() as c:
             assert c.value("select 1") == "1"
 

@@ -1,4 +1,7 @@
-"""Replication connections: one client, one server of its own, session rules in every pool mode."""
+"""Replication connections: one client, one server of its own, session rules in every pool mode.
+
+Many are `ours` because PgBouncer welcomes a replication client of a warm pool before its server is opened.
+"""
 import os
 import signal
 import struct
@@ -139,6 +142,7 @@ def test_shown(pooler):
     assert "replication=database" in p.log()
 
 
+@pytest.mark.ours
 @pytest.mark.workers(1, 2)
 def test_waits_within_pool_size(pooler, pg):
     p = pooler(default_pool_size=2)
@@ -172,6 +176,7 @@ def test_idle_servers_make_room(pooler):
     assert a.value("select 1") == "1"
 
 
+@pytest.mark.ours
 @pytest.mark.workers(2)
 def test_ordinary_clients_are_not_starved_by_waiting_ones(pooler):
     """Replication clients that wait for a place neither get idle servers nor hold up those that do."""
@@ -192,6 +197,7 @@ def test_ordinary_clients_are_not_starved_by_waiting_ones(pooler):
     holder.close()
 
 
+@pytest.mark.ours
 def test_refused_login(pooler, pg):
     """Why is in the log; the failure is this client's alone."""
     pg.sql("do $$ begin create role nobody_special login; exception when duplicate_object then null; end $$")
@@ -210,6 +216,7 @@ def test_refused_login(pooler, pg):
         assert c.value("select 1") == "1"
 
 
+@pytest.mark.ours
 def test_refused_login_in_a_cold_pool(pooler, pg):
     pg.sql("do $$ begin create role nobody_special login; exception when duplicate_object then null; end $$")
     p = pooler(userlist={"nobody_special": ""}, server_login_retry=300)
@@ -292,6 +299,7 @@ def test_client_leaves(pooler, pg, slot, how, streaming):
     wait_until(lambda: (x := p.pool())["cl_active"] == x["sv_active"] == x["sv_login"] == 0, "nothing is left")
 
 
+@pytest.mark.ours
 @pytest.mark.parametrize("streaming", [False, True])
 def test_server_leaves(pooler, pg, slot, streaming):
     p = pooler()
@@ -348,6 +356,7 @@ def test_cancel(pooler, pg, slot, streaming):
         assert c.value("select 1") == "1"
 
 
+@pytest.mark.ours
 def test_pause_and_resume(pooler):
     p = pooler()
     with p.login() as warm:
@@ -368,6 +377,7 @@ def test_reconnect_ends_it(pooler):
         assert c.fatal().text == "database configuration changed"
 
 
+@pytest.mark.ours
 def test_kill_while_it_waits(pooler):
     p = pooler(default_pool_size=1)
     with p.login(replication="database") as holder, p.wire() as c:
@@ -385,6 +395,7 @@ def test_kill_while_it_waits(pooler):
         assert holder.fatal().text == "database removed"
 
 
+@pytest.mark.ours
 def test_query_wait_timeout(pooler):
     p = pooler(default_pool_size=1, query_wait_timeout=1)
     with p.login(replication="database") as holder, p.wire() as c:
@@ -455,7 +466,7 @@ def test_pg_basebackup(pooler, pg, writable, pool_mode):
 
 
 def test_psycopg2(pooler, pg, slot):
-    p = pooler()
+    p = pooler(databases=physical_entry(pg))
     where = f"host=127.0.0.1 port={p.port} dbname=p0 user=alice sslmode=disable"
     with psycopg2.connect(where, connection_factory=psycopg2.extras.LogicalReplicationConnection) as conn:
         cur = conn.cursor()
