@@ -53,7 +53,7 @@ inline constexpr Say database_removed{"57P01", "database removed"};
 inline constexpr Say forced{"57P01", "admin forced disconnect"};
 inline constexpr Say shutting_down{"57P03", "pooler is shutting down"};
 inline constexpr Say server_shutting_down{"57P03", "server shutting down"};
-inline constexpr Say cancelled_in_queue{"57014", "canceling statement due to user request"};
+inline constexpr Say cancelled{"57014", "canceling statement due to user request"};
 // prepared statements
 inline constexpr Say statement_in_use{"08P01", "prepared statement name is already in use"};
 inline constexpr Say statement_unknown{"08P01", "prepared statement did not exist"};

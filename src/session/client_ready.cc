@@ -524,7 +524,7 @@ void Client::cancel_in_queue() {
   }
   query_start_ = xact_start_ = 0;
   std::string out;
-  wire::error(out, "ERROR", say::cancelled_in_queue.sqlstate, say::cancelled_in_queue.text);
+  wire::error(out, "ERROR", say::cancelled.sqlstate, say::cancelled.text);
   wire::ready_for_query(out, 'I');
   stream->send(as_bytes(out));
   if (phase_ == Phase::idle) consume_held();

@@ -100,7 +100,7 @@ void Control::done(const Console& console, std::string_view tag) {
 
 void Control::cancelled(const Console& console) {
   std::string out;
-  admin::error(out, say::cancelled_in_queue.text, say::cancelled_in_queue.sqlstate);
+  admin::error(out, say::cancelled.text, say::cancelled.sqlstate);
   reply(console, std::move(out));
 }
 
@@ -121,7 +121,7 @@ void Control::receive(ConsoleCancel& m) {
   if (fleet_.shared.paused.exchange(false)) order(Order::resume, nullptr);
   std::erase_if(waiting_, [&](const Waiting& w) {
     if (w.console.client.worker != m.client.worker || w.console.client.id != m.client.id) return false;
-    pool::DatabaseShared* database = w.database.empty() ? nullptr : known_database(w.database, false);
+    pool::DatabaseShared* database = w.database.empty() ? nullptr : fleet_.shared.directory.find_database(w.database);
     if (!w.close_needed && database && database->paused.exchange(false)) order(Order::resume, database);
     cancelled(w.console);
     return true;
@@ -410,9 +410,18 @@ void Control::check_waiting() {
       }
       return true;
     };
+    // By a RESUME or a cancel on another console: whoever waits must not be told that it is paused.
+    auto undone = [&](const Waiting& w) {
+      if (w.close_needed) return false;
+      if (w.database.empty()) return !fleet_.shared.paused.load();
+      pool::DatabaseShared* database = fleet_.shared.directory.find_database(w.database);
+      return database && !database->paused.load();
+    };
     std::vector<Waiting> still;
     for (Waiting& w : waiting_) {
-      if (finished(w))
+      if (undone(w))
+        cancelled(w.console);
+      else if (finished(w))
         done(w.console, w.tag);
       else
         still.push_back(std::move(w));

@@ -413,6 +413,28 @@ def test_console_cancel_undoes_pause(pooler, what):
         x.close()
 
 
+@pytest.mark.ours  # PgBouncer lets the first console wait on
+@pytest.mark.parametrize("what", ["PAUSE", "PAUSE p0"])
+@pytest.mark.parametrize("how", ["RESUME", "cancel"])
+def test_pause_undone_by_another_console(pooler, what, how):
+    """Whoever waits for the pause must not be told that it has come."""
+    p = pooler()
+    with p.login() as busy, p.console() as a, p.console() as b:
+        busy.query("begin")
+        a.send(wire.query(what))
+        wait_until(lambda: p.pool()["sv_active"] == 1 and "PAUSE" in p.log(), "it waits")
+        if how == "RESUME":
+            assert b.query(what.replace("PAUSE", "RESUME"))[-2].type == "C"
+        elif what == "PAUSE":
+            wire.cancel(b.address, b.key)
+        else:
+            wire.cancel(a.address, a.key)
+        out = a.until("Z")
+        assert [m.type for m in out] == ["E", "Z"] and out[0].code == "57014"
+        busy.query("commit")
+        assert busy.value("select 1") == "1"
+
+
 @pytest.mark.ours
 def test_console_cancel_ends_wait_close(pooler):
     p = pooler()
