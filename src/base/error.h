@@ -19,7 +19,6 @@ inline constexpr Say database_too_long{"08P01", "database name too long"};
 inline constexpr Say startup_twice{"08P01", "client re-sent startup pkt"};
 inline constexpr Say unknown_message{"08P01", "unknown pkt"};
 inline constexpr Say no_pqexec{"08P01", "PQexec disallowed"};
-inline constexpr Say replication{"0A000", "replication connections are not supported by this version"};
 inline constexpr Say ssl_injection{"08P01", "received unencrypted data after SSL request"};
 inline constexpr Say gss_injection{"08P01", "received unencrypted data after GSSAPI encryption request"};
 inline constexpr Say password_first{"08P01", "client password pkt before startup packet"};
@@ -46,6 +45,7 @@ inline constexpr Say client_login_timeout{"08P01", "client_login_timeout"};
 inline constexpr Say client_login_timeout_server{"08P01", "client_login_timeout (server down)"};
 // servers
 inline constexpr Say server_gone{"08P01", "server conn crashed?"};
+inline constexpr Say login_failed{"08P01", "login failed"};  // of a replication connection; the server's code if any
 inline constexpr Say statement_mode{"08P01", "transaction blocks not allowed in statement pooling mode"};
 inline constexpr Say bad_parameter{"08P01", "invalid server parameter"};
 inline constexpr Say database_changed{"08P01", "database configuration changed"};
@@ -53,7 +53,7 @@ inline constexpr Say database_removed{"57P01", "database removed"};
 inline constexpr Say forced{"57P01", "admin forced disconnect"};
 inline constexpr Say shutting_down{"57P03", "pooler is shutting down"};
 inline constexpr Say server_shutting_down{"57P03", "server shutting down"};
-inline constexpr Say cancelled_in_queue{"57014", "canceling statement due to user request"};
+inline constexpr Say cancelled{"57014", "canceling statement due to user request"};
 // prepared statements
 inline constexpr Say statement_in_use{"08P01", "prepared statement name is already in use"};
 inline constexpr Say statement_unknown{"08P01", "prepared statement did not exist"};

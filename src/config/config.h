@@ -33,7 +33,8 @@ struct Database {
   LoadBalance load_balance_hosts = LoadBalance::round_robin;
   std::string connect_query;
   std::string client_encoding, datestyle, timezone, application_name;
-  bool is_auto = false;  // made from "*" (set by whoever instantiates the template)
+  std::uint16_t protocol_minor = 0;  // of protocol 3, asked of the server; what it answers counts
+  bool is_auto = false;              // made from "*" (set by whoever instantiates the template)
 };
 
 // One line of [users].

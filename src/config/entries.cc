@@ -121,6 +121,13 @@ Outcome database_connect_timeout(Database& db, const std::string& value) {
   return {};
 }
 
+// libpq's key, off by default: docs/decisions/0007-protocol-3.2.md.
+Outcome database_protocol(Database& db, const std::string& value) {
+  if (value != "3.0" && value != "3.2" && value != "latest") return fail("invalid max_protocol_version: " + value);
+  db.protocol_minor = value == "3.0" ? 0 : 2;
+  return {};
+}
+
 using D = Database;
 constexpr Key<Database> kDatabaseKeys[] = {
     {"dbname", text<D, &D::dbname>},
@@ -142,6 +149,7 @@ constexpr Key<Database> kDatabaseKeys[] = {
     {"query_wait_timeout", seconds<D, &D::query_wait_timeout>},
     {"connect_timeout", database_connect_timeout},
     {"load_balance_hosts", database_load_balance},
+    {"max_protocol_version", database_protocol},
     {"connect_query", text<D, &D::connect_query>},
     {"client_encoding", text<D, &D::client_encoding>},
     {"datestyle", text<D, &D::datestyle>},

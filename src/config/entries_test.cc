@@ -37,6 +37,13 @@ TEST(Database, Empty) {
   EXPECT_FALSE(d.user || d.password || d.pool_size || d.pool_mode || d.query_wait_timeout || d.connect_timeout);
 }
 
+TEST(Database, ProtocolVersion) {
+  EXPECT_EQ(db("").protocol_minor, 0);
+  EXPECT_EQ(db("max_protocol_version=3.0").protocol_minor, 0);
+  EXPECT_EQ(db("max_protocol_version=3.2").protocol_minor, 2);
+  EXPECT_EQ(db("max_protocol_version=latest").protocol_minor, 2);
+}
+
 TEST(Database, EveryKey) {
   Database d = db(
       "dbname=real host=h port=1 user=u password=p auth_user=au auth_query='SELECT ''x''' auth_dbname=ad pool_size=3 "
@@ -109,6 +116,8 @@ TEST(Database, Refusals) {
   EXPECT_EQ(db_error("", "pgbouncer"), "database name \"pgbouncer\" is reserved");
   EXPECT_EQ(db_error("pool_mode=x"), "invalid pool mode: x");
   EXPECT_EQ(db_error("load_balance_hosts=x"), "invalid load_balance_hosts: x");
+  for (std::string version : {"3", "3.1", "3.3", "2.0", "3.2 "})
+    EXPECT_EQ(db_error("max_protocol_version='" + version + "'"), "invalid max_protocol_version: " + version);
   EXPECT_EQ(db_error("connect_timeout=x"), "invalid connect_timeout: x");
   EXPECT_THAT(db_error("auth_dbname=pgbouncer"), HasSubstr("cannot use the reserved"));
   EXPECT_EQ(db_error("sslmode=require"), "unrecognized connection parameter: sslmode");

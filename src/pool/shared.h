@@ -73,6 +73,8 @@ class PoolShared {
 
   // Bit w: worker w has a client queued here that no server was promised to. Each worker writes its own bit.
   alignas(64) std::atomic<std::uint64_t> waiting{0};
+  // The same for replication clients, which want a new connection and nothing else: no idle server is sent to them.
+  std::atomic<std::uint64_t> joining{0};
   // The longest-waiting client of the fleet, once it has waited kOvertake: its queue time << 6 | worker; 0 = none.
   // Raised by its worker (smaller wins), claimed by whoever sends a server.
   alignas(64) std::atomic<std::uint64_t> starving{0};

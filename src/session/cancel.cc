@@ -14,8 +14,10 @@ void CancelLink::begin(Client& client, ClientHandle requester) {
     env.log(level, "{}", text);
     env.cancel_done(requester);
   };
-  if (client.phase() == Client::Phase::console || client.phase() == Client::Phase::asking)
+  if (client.phase() == Client::Phase::console || client.phase() == Client::Phase::asking) {
+    env.cancel_console(client);
     return settle(LogLevel::log, "cancel request for console client");
+  }
   // Not sent yet: queued, or behind the SETs of the pooler.
   if (client.phase() == Client::Phase::waiting || client.phase() == Client::Phase::setting) {
     client.cancel_in_queue();

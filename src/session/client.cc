@@ -16,8 +16,8 @@ static constexpr std::size_t kHoldLimit = 64 * 1024;
 static constexpr std::size_t kPreLoginLimit = 70 * 1024;  // above any legal startup or password message
 
 const char* Client::name(Phase phase) {
-  static constexpr const char* names[] = {"first",  "password", "welcome", "idle",   "waiting", "setting",
-                                          "active", "console",  "asking",  "cancel", "dead"};
+  static constexpr const char* names[] = {"first",   "password", "welcome", "joining", "idle",   "waiting",
+                                          "setting", "active",   "console", "asking",  "cancel", "dead"};
   return names[static_cast<int>(phase)];
 }
 
@@ -82,6 +82,7 @@ std::size_t Client::consume(const net::Received& received) {
         n = rest.bytes.size();
         break;  // nothing more is expected from it
       case Phase::welcome:
+      case Phase::joining:
       case Phase::waiting:
       case Phase::setting:
       case Phase::asking:
@@ -181,7 +182,7 @@ void Client::fatal(std::string_view sqlstate, std::string_view text) {
 void Client::finish() {
   if (phase_ == Phase::dead) return;
   if (pool) {
-    if (phase_ == Phase::welcome || phase_ == Phase::waiting)
+    if (queued())
       pool->leave_queue(*this);
     else if (counted_pool)
       pool->clients.remove(this);

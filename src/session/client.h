@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "session/env.h"
 #include "wire/owed.h"
+#include "wire/startup.h"
 
 namespace pgf::session {
 
@@ -18,6 +19,7 @@ class Client final : public net::StreamOwner, public ListNode {
     first,     // expects SSLRequest, GSSENCRequest, CancelRequest or StartupMessage
     password,  // authentication under way
     welcome,   // authenticated, queued until the pool knows what a server says at login
+    joining,   // the same, but until a server of its own has logged in (replication)
     idle,      // logged in, no server
     waiting,   // queued for a server
     setting,   // linked; the server is taking over this client's parameters
@@ -48,6 +50,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void ready_for_query(char status, bool all_answered);  // statistics
   void after_release();   // unlinked and the server is placed: go on with what waited here
   void server_drained();  // the server can take more
+  void joined();          // replication: our own server is logged in; joining -> active
 
   // SUSPEND. freeze() stops reading between two messages; true when that is so and all is sent. Consoles go on.
   bool freeze();
@@ -57,12 +60,14 @@ class Client final : public net::StreamOwner, public ListNode {
   void disconnect(std::string_view reason);
   void fatal(const Say& say, std::string_view text = {});
   void fatal(std::string_view sqlstate, std::string_view text);
-  void cancel_in_queue();  // a CancelRequest for a queued client
+  void cancel_in_queue();                      // a CancelRequest for a queued client
+  bool owns(const wire::SentKey& key) const;   // compared in constant time
+  const std::string& startup_options() const;  // of a replication client that attaches: as it gave them
   void console_reply(std::string_view bytes, bool close);
   void cancel_settled(std::string_view reason);  // phase cancel: the request is done with
 
   // For timeouts, views and control.
-  bool queued() const { return phase_ == Phase::waiting || phase_ == Phase::welcome; }
+  bool queued() const { return phase_ == Phase::waiting || phase_ == Phase::welcome || phase_ == Phase::joining; }
   Usec query_clock() const { return query_start_ ? query_start_ : request_time; }
   Usec wait_time_at(Usec now) const { return query_start_ ? now - query_start_ : 0; }
   std::string peer_text() const;  // "HOST:PORT" as in the log
@@ -91,7 +96,9 @@ class Client final : public net::StreamOwner, public ListNode {
   bool is_admin = false, is_unix = false;
   bool counted_pool = false;  // Pool::clients includes us
   wire::CancelKey cancel_key{};
+  std::unique_ptr<wire::KeyTail> key_tail;  // the rest of it, if the client speaks protocol 3.2
   bool has_key = false;
+  wire::Replication replication = wire::Replication::none;
 
  private:
   friend class Pool;
@@ -116,6 +123,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void authenticated();
   void enter_pool();
   void send_welcome();
+  void append_key(std::string& out) const;
   void auth_failed(const Say& say);
   std::expected<void, Say> count_client(const config::Config& config);
 

@@ -34,15 +34,14 @@ std::size_t Client::consume_first(Bytes bytes) {
       stream->send(as_bytes("N"));
       return first.size;
     case Kind::cancel: {
-      if (first.body.size() != 8) {  // also: longer than any key can be, and not all here
+      auto key = wire::read_cancel_key(first.body);
+      if (!key) {  // also: longer than any key can be, and not all here
         disconnect("bad cancel request");
         return bytes.size();
       }
-      wire::CancelKey key;
-      std::copy(first.body.begin(), first.body.end(), key.begin());
       phase_ = Phase::cancel;
       if (std::exchange(admitted_, false)) env_->shared.admitted.put();
-      env_->cancel(key, {env_->worker, slot, id});
+      env_->cancel(*key, {env_->worker, slot, id});
       return first.size;
     }
     case Kind::old_v2:
@@ -84,14 +83,17 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   login_ = std::make_unique<Login>();
   login_->minor = parsed->minor;
   login_->pq_options = std::move(parsed->pq_options);
+  for (auto& [name, value] : parsed->params)  // first of all: it decides what `options` may hold
+    if (name == "replication") replication = wire::parse_replication(value).value_or(replication);
   for (auto& [name, value] : parsed->params) {
     if (name == "user") {
       login_->user = value;
     } else if (name == "database") {
       login_->database = value;
     } else if (name == "replication") {
-      if (value == "database" || value == "true" || value == "on" || value == "yes" || value == "1")
-        return fatal(say::replication);
+      continue;
+    } else if (name == "options" && replication != wire::Replication::none) {
+      login_->options = value;  // its server is nobody else's: anything goes that the server takes
     } else if (name == "options") {
       auto options = wire::parse_options(value);
       if (!options) return fatal("08P01", options.error());
@@ -104,15 +106,18 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (login_->user.empty()) return fatal(say::no_user);
   if (login_->database.empty()) login_->database = login_->user;
   login_->console = login_->database == "pgbouncer";
+  if (login_->console) replication = wire::Replication::none;
 
   if (!admitted_) {
     int limit = login_->console ? 0 : static_cast<int>(env_->settings().max_client_conn);
     if (!env_->shared.admitted.take(limit)) return fatal(say::max_clients);
     admitted_ = true;
   }
-  if (login_->minor > 0 || !login_->pq_options.empty()) {
+  const bool too_new = login_->minor > wire::kNewestMinor;
+  if (too_new) login_->minor = wire::kNewestMinor;
+  if (too_new || !login_->pq_options.empty()) {
     std::string out;
-    wire::negotiate_protocol_version(out, 0x00030000, login_->pq_options);
+    wire::negotiate_protocol_version(out, wire::protocol(login_->minor), login_->pq_options);
     stream->send(as_bytes(out));
   }
   if (login_->user.size() > kMaxUserName) return fatal(say::user_too_long);
@@ -133,8 +138,10 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (auto counted = count_client(config); !counted) return fatal(counted.error());
 
   if (env_->settings().log_connections)
-    log(LogLevel::log,
-        fmt::format("login attempt: db={} user={} tls=no replication=no", login_->database, login_->user));
+    log(LogLevel::log, fmt::format("login attempt: db={} user={} tls=no replication={}", login_->database, login_->user,
+                                   replication == wire::Replication::logical    ? "database"
+                                   : replication == wire::Replication::physical ? "yes"
+                                                                                : "no"));
   if (login_->console && env_->settings().auth_type != config::AuthType::any &&
       !config::in_list(env_->settings().admin_users, login_->user) &&
       !config::in_list(env_->settings().stats_users, login_->user))
@@ -299,6 +306,10 @@ void Client::enter_pool() {
     cancel_key = wire::make_cancel_key(random, static_cast<int>(env_->settings().peer_id));
   } while (!env_->shared.cancels.add(cancel_key, {env_->worker, slot, id}));
   has_key = true;
+  if (login_->minor >= wire::kLongKeysMinor) {
+    key_tail = std::make_unique<wire::KeyTail>();
+    crypto::random_bytes(*key_tail);
+  }
 
   if (login_->console) {
     pool::PoolShared& shared = env_->shared.directory.pool("pgbouncer", "pgbouncer");
@@ -312,7 +323,7 @@ void Client::enter_pool() {
     std::string out;
     wire::auth_ok(out);
     wire::console_parameter_status(out, kPgBouncerVersion);
-    wire::backend_key_data(out, cancel_key);
+    append_key(out);
     wire::ready_for_query(out, 'I');
     stream->send(as_bytes(out));
     login_.reset();
@@ -330,6 +341,7 @@ void Client::enter_pool() {
     std::string given = params_.get(index) ? *params_.get(index) : "app";
     params_.set(index, fmt::format("{} - {}", given, peer_text()));
   }
+  if (replication != wire::Replication::none) return pool->join(*this);
   if (pool->welcome()) {
     pool->clients.push_back(this);
     counted_pool = true;
@@ -352,13 +364,25 @@ void Client::send_welcome() {
   params_.fill_from(w.tracked);
   for (int i = 0; i < params_.size(); ++i)
     if (params_.get(i)) wire::parameter_status(out, env_->shared.names.name(i), *params_.get(i));
-  wire::backend_key_data(out, cancel_key);
+  append_key(out);
   if (!env_->settings().login_notify_message.empty()) wire::notice(out, env_->settings().login_notify_message);
   wire::ready_for_query(out, 'I');
   stream->send(as_bytes(out));
   log(LogLevel::debug, "logged in");
   login_.reset();
   phase_ = Phase::idle;
+}
+
+void Client::append_key(std::string& out) const {
+  std::string key(as_text(cancel_key));
+  if (key_tail) key += as_text(*key_tail);
+  wire::backend_key_data(out, as_bytes(key));
+}
+
+bool Client::owns(const wire::SentKey& key) const {
+  if (!has_key || key.tail.has_value() != (key_tail != nullptr)) return false;
+  bool head = crypto::equal_constant_time(cancel_key, key.key);
+  return (!key_tail || crypto::equal_constant_time(*key_tail, *key.tail)) && head;
 }
 
 }  // namespace pgf::session

@@ -18,6 +18,7 @@ struct Client::Login {
   bool genuine_scram_secret = false;  // stored as a SCRAM secret: its keys may be passed through
   std::vector<std::string> pq_options;
   std::uint16_t minor = 0;
+  std::string options;  // of a replication client: for its server, as they are
   // For mock logins the log does not show which database was asked for.
   std::string_view shown_database() const { return database_known ? std::string_view(database) : std::string_view(); }
 };

@@ -29,7 +29,9 @@ static constexpr std::size_t kMaxDeallocate = 1024;
 // No statement has this name: numbers begin at 1.
 static constexpr std::string_view kNoStatement = "PGBOUNCER_0";
 
-bool Client::sharing() const { return pool->policy().pool_mode != config::PoolMode::session; }
+bool Client::sharing() const {
+  return pool->policy().pool_mode != config::PoolMode::session && replication == wire::Replication::none;
+}
 bool Client::tracking() const { return env_->settings().max_prepared_statements > 0 && sharing(); }
 
 void Client::begin_request() {
@@ -522,7 +524,7 @@ void Client::cancel_in_queue() {
   }
   query_start_ = xact_start_ = 0;
   std::string out;
-  wire::error(out, "ERROR", say::cancelled_in_queue.sqlstate, say::cancelled_in_queue.text);
+  wire::error(out, "ERROR", say::cancelled.sqlstate, say::cancelled.text);
   wire::ready_for_query(out, 'I');
   stream->send(as_bytes(out));
   if (phase_ == Phase::idle) consume_held();

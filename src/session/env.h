@@ -128,13 +128,15 @@ class Env {
   virtual void ask_for_server(pool::PoolShared& pool, int from_worker, int count) = 0;
   virtual void poke(pool::PoolShared& pool) = 0;              // all workers with waiters of the pool look again
   virtual void poke_after_close(pool::PoolShared& pool) = 0;  // a permit came back: pools sharing a limit look again
-  virtual void evict_idle(pool::PoolShared& wanted, bool by_user) = 0;  // close an idle server of a sibling pool
+  // Closes an idle server that stands in the way of `wanted`: of this pool, or of a sibling by database or user.
+  virtual void evict_idle(pool::PoolShared& wanted, pool::Permit::Refused why) = 0;
   virtual void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) = 0;
-  virtual void cancel(const wire::CancelKey& key, ClientHandle requester) = 0;
+  virtual void cancel(const wire::SentKey& key, ClientHandle requester) = 0;
   virtual void cancel_done(ClientHandle requester) = 0;
   virtual void resolve(std::string host, Server* server) = 0;
   // To the control thread.
   virtual void console(Client& client, std::string command) = 0;
+  virtual void cancel_console(Client& client) = 0;
 
  protected:
   ~Env() = default;

@@ -129,6 +129,11 @@ void Pool::set_waiting_bit() {
 }
 
 void Pool::leave_queue(Client& client) {
+  if (client.phase() == Client::Phase::joining) {
+    joining.remove(&client);
+    if (joining.empty()) shared.joining.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
+    return;
+  }
   waiting.remove(&client);
   if (client.phase() == Client::Phase::welcome) --ungreeted_;
   if (waiting.empty() && bit_set_) {
@@ -388,6 +393,13 @@ void Pool::service() {
     if (client->phase() == Client::Phase::active) client->parameters_set();
   }
   if (!waiting.empty() && !paused() && !ask_others()) launch(waiting.front());
+  if (!joining.empty())
+    if (Client* client = first_joining()) launch(client);
+}
+
+void Pool::opened() {
+  if (wanted()) service();
+  env.poke(shared);
 }
 
 // Opens a connection if the rules allow it now (behaviour.md section 7).
@@ -412,8 +424,9 @@ bool Pool::launch(Client* waiter) {
   }
   if (!permit) {
     shared.connecting.store(false, std::memory_order_release);
-    if (waiter && (why == pool::Permit::Refused::database || why == pool::Permit::Refused::user))
-      env.evict_idle(shared, why == pool::Permit::Refused::user);
+    bool own = waiter && waiter->phase() == Client::Phase::joining;
+    if (waiter && (own || why == pool::Permit::Refused::database || why == pool::Permit::Refused::user))
+      env.evict_idle(shared, why);
     return false;
   }
   auto* server = new Server(*this, std::move(permit));
@@ -424,6 +437,7 @@ bool Pool::launch(Client* waiter) {
 
 void Pool::fail_waiters(std::string_view sqlstate, std::string_view text) {
   while (Client* client = waiting.front()) client->fatal(sqlstate, text);
+  while (Client* client = joining.front()) client->fatal(sqlstate, text);
 }
 
 bool Pool::evict_one() {
@@ -472,6 +486,7 @@ void Pool::abandon() {
 
 void Pool::drop_all(const Say& reason) {
   while (Client* client = waiting.front()) client->fatal(reason);
+  while (Client* client = joining.front()) client->fatal(reason);
   while (Client* client = clients.front()) client->fatal(reason);
   for (auto* l : {&idle, &active, &tested, &held_back, &login})
     while (Server* server = l->front()) server->disconnect(reason.text);
@@ -510,22 +525,27 @@ void Pool::tick(Usec now) {
   if (shared.database.name == "pgbouncer") return;
   tick_servers(now);
 
-  waiting.each([&](Client& c) {
+  auto look = [&](Client& c) {
     Usec waited = now - (c.query_start() ? c.query_start() : c.queued_at);
     Usec limit = client_policy(c).query_wait_timeout;
     if (limit > 0 && waited > limit) return c.fatal(say::query_wait_timeout);
     if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
-    if (c.phase() == Client::Phase::welcome) {
+    if (c.phase() != Client::Phase::waiting) {
       if (s.client_login_timeout > 0 && now - c.connect_time > s.client_login_timeout)
         c.fatal(say::client_login_timeout_server);
       return;
     }
     if (s.query_wait_notify > 0 && !c.notified && (now - c.queued_at) / kSecond > s.query_wait_notify)
       c.on_query_wait_notify();
-  });
+  };
+  waiting.each(look);
+  joining.each(look);
   active.each([&](Server& server) {
     Client* c = server.client;
     if (!c) return;
+    // It may live as long as its client, so "when it is free" would be never.
+    if (server.replication() != wire::Replication::none && server.close_needed)
+      return server.disconnect(say::database_changed.text);
     bool in_transaction = server.status() != 'I', running = !server.owed().empty();
     if (s.server_fast_close && server.close_needed && policy_.pool_mode == config::PoolMode::session &&
         !in_transaction && !running) {
@@ -559,13 +579,13 @@ void Pool::tick(Usec now) {
     env.cancel_done(queued_cancels_.front().requester);
     queued_cancels_.pop_front();
   }
-  if (!waiting.empty()) service();
+  if (wanted()) service();
 }
 
 bool Pool::disused(Usec now) {
   const Usec limit = env.settings().pool_idle_timeout;
   if (limit <= 0 || shared.database.name == "pgbouncer" || (entry_.user && policy_.min_pool_size > 0)) return false;
-  bool empty = waiting.empty() && clients.empty() && cancel_links.empty() && queued_cancels_.empty();
+  bool empty = waiting.empty() && joining.empty() && clients.empty() && cancel_links.empty() && queued_cancels_.empty();
   for (auto* l : {&idle, &active, &tested, &login, &held_back, &moving, &closing}) empty &= l->empty();
   if (!empty || shared.servers.value() > 0) {
     shared.last_used.store(now, std::memory_order_relaxed);

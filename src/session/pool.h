@@ -27,6 +27,11 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   // A client wants a server. True: linked (client->server is set, maybe still taking over parameters). False: queued.
   bool take(Client& client);
   void queue_for_welcome(Client& client);
+  // Replication (session/replication.cc): a client waits for a new connection of its own. Which kind a new connection
+  // becomes is decided when its startup packet is sent: whoever waits longest gets it.
+  void join(Client& client);
+  Client* next_joining();       // who is first to get the next connection, if that is a replication client
+  void joined(Server& server);  // it has logged in
   void leave_queue(Client& client);
   // A server is free: to whoever waits, else idle.
   void offer(Server& server);
@@ -35,6 +40,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   // pool_idle_timeout is over, and nothing of this worker is left here: the worker drops the object.
   bool disused(Usec now);
   void server_arrived(Server& server);
+  void opened();                // a connection has been opened: the next one may be
   int lend(int to, int count);  // ship idle servers to another worker; how many went
   void lend_answered(int count);
   bool evict_one();  // close the longest idle server
@@ -53,6 +59,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   void unlist(Server& server);
   void list(Server& server, Server::Phase phase);
   bool paused() const;
+  bool wanted() const { return !waiting.empty() || !joining.empty(); }
 
   const config::Database& entry() const { return entry_; }
   const config::PoolPolicy& policy() const { return policy_; }
@@ -63,6 +70,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   Env& env;
   pool::PoolShared& shared;
   List<Client> waiting;
+  List<Client> joining;  // linked already, if they have a server: it is logging in
   List<Client> clients;  // logged in, not queued
   List<Server> idle;     // front = most recently used
   List<Server> active, tested, login, held_back, moving, closing;
@@ -79,6 +87,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   bool give_to_other(Server& server);
   void greet();
   Client* next_waiter();
+  Client* first_joining();
   bool sound(Server& server);
   std::uint64_t cry_of(const Client& client) const;
   void tick_servers(Usec now);

@@ -78,6 +78,7 @@ void Server::client_gone(bool mid_message) {
   Client* gone = client;
   client = nullptr;
   if (!gone || phase_ == Phase::dead) return;
+  if (replication_ != wire::Replication::none && !login_done_) return disconnect("replication client disconnected");
   if (phase_ == Phase::active && status_ == 'I' && owed_.empty() && !copy_in_ && !error_pending_ && !mid_message &&
       body_left_ == 0 && !held_) {
     release_ = false;
@@ -97,6 +98,7 @@ void Server::release() {
 // The server is nobody's: what becomes of it (behaviour.md section 5).
 void Server::after_session() {
   release_ = false;
+  if (replication_ != wire::Replication::none) return disconnect("replication client was closed");
   if (cancels > 0) {
     pool->unlist(*this);
     pool->list(*this, Phase::being_canceled);
@@ -119,9 +121,14 @@ void Server::cancel_finished() {
 
 void Server::place() {
   offer_ = false;
+  const bool opened = phase_ == Phase::connect_query;
   if (held_) return disconnect("idle server got dirty");
   pool->unlist(*this);
-  pool->offer(*this);
+  if (replication_ != wire::Replication::none)
+    pool->joined(*this);
+  else
+    pool->offer(*this);
+  if (opened) pool->opened();
 }
 
 void Server::run_check() {
@@ -160,7 +167,8 @@ void Server::disconnect(std::string_view reason) {
   phase_ = Phase::dead;
   pool->cancels_lost(*this);
   if (connecting_flag_) pool->shared.connecting.store(false, std::memory_order_release);
-  if (login_done_) pool->shared.usable.fetch_sub(1, std::memory_order_acq_rel);
+  if (login_done_ && replication_ == wire::Replication::none)
+    pool->shared.usable.fetch_sub(1, std::memory_order_acq_rel);
   connecting_flag_ = false;
   held_.reset();
   // A backend that is not busy ends at once when told to, and closes its side when it is gone from the server's own

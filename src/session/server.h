@@ -7,6 +7,7 @@
 #include "net/socket.h"
 #include "session/env.h"
 #include "wire/owed.h"
+#include "wire/startup.h"
 
 namespace pgf::session {
 
@@ -58,6 +59,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void disconnect(std::string_view reason);  // log line, close; a linked client is told
   void gone();                               // closing -> dead
   void cancel_finished();                    // one cancel aimed at us is over
+  // Not none: it is its client's alone, from its startup packet to its end, and never pooled.
+  wire::Replication replication() const { return replication_; }
 
   // For the relay (client side).
   wire::Owed& owed() { return owed_; }
@@ -87,6 +90,7 @@ class Server final : public net::StreamOwner, public ListNode {
   int backend_pid() const;
   Bytes backend_key() const { return as_bytes(backend_key_); }
   const net::Address& dialled() const { return address_; }
+  std::string take_untracked() { return std::exchange(untracked_, {}); }
   std::size_t prepared() const { return statements_ ? statements_->size() : 0; }
   const wire::ParamSet& params() const { return params_; }
 
@@ -114,6 +118,10 @@ class Server final : public net::StreamOwner, public ListNode {
   void login_failed(std::string_view sqlstate, std::string_view text, bool from_server);
   void login_complete();
   void send_startup();
+  // replication.cc
+  void serve_replication(Client& client, std::vector<std::pair<std::string, std::string>>& params);
+  void replication_refused(std::string_view sqlstate, std::string_view text);
+  config::PoolMode pool_mode() const;  // session for replication, whatever the pool says
   const std::string* password_text() const;
   // server_ready.cc
   std::size_t relay(const net::Received& received);
@@ -161,6 +169,8 @@ class Server final : public net::StreamOwner, public ListNode {
   pool::Permit permit_;
   int move_to_ = -1;
   int port_ = 0;
+  std::uint16_t minor_ = 0;  // of the protocol: asked for, then what the server agreed to
+  wire::Replication replication_ = wire::Replication::none;
 };
 
 }  // namespace pgf::session

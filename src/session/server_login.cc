@@ -81,9 +81,11 @@ void Server::send_startup() {
   if (!entry.datestyle.empty()) params.emplace_back("datestyle", entry.datestyle);
   if (!entry.timezone.empty()) params.emplace_back("timezone", entry.timezone);
   if (!entry.application_name.empty()) params.emplace_back("application_name", entry.application_name);
+  if (Client* first = pool->next_joining()) serve_replication(*first, params);
   params.emplace_back("user", pool->server_user());
   phase_ = Phase::login;
-  stream->send(as_bytes(wire::startup_message(0x00030000, params)));
+  minor_ = entry.protocol_minor;
+  stream->send(as_bytes(wire::startup_message(wire::protocol(minor_), params)));
   stream->arm();
 }
 
@@ -119,26 +121,44 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
       break;
     }
     case 'K':
-      if (body.size() >= 8 && body.size() <= kMaxBackendKey + 4) backend_key_.assign(as_text(body));
+      // Process id and secret. A secret of another length than 4 is for protocol 3.2, but a server that says so
+      // nevertheless means it, and wants to see it again.
+      if (body.size() < 8 || body.size() > kMaxBackendKey + 4) {
+        login_failed("", "bad cancel key", false);
+        break;
+      }
+      backend_key_.assign(as_text(body));
       break;
     case 'E': {
       wire::ErrorFields e = wire::read_error(body);
       std::string_view text = e.message.empty() ? std::string_view("server login failed") : e.message;
-      log(LogLevel::warning,
-          fmt::format("server login failed: {} {}", e.severity.empty() ? "FATAL" : e.severity, text));
+      std::string_view severity = e.severity.empty() ? "FATAL" : e.severity;
+      if (client)
+        log(LogLevel::error, fmt::format("S: login failed: {}: {}", severity, text));
+      else
+        log(LogLevel::warning, fmt::format("server login failed: {} {}", severity, text));
+      if (client) text = say::login_failed.text;
       login_failed(e.sqlstate.empty() ? "08P01" : e.sqlstate, text, true);
       break;
     }
     case 'N':
-    case 'v':
       break;
+    case 'v': {  // an older server: it speaks what it says, and the login goes on
+      auto answer = wire::read_negotiated(body);
+      if (!answer || answer->unknown > 0 || answer->version >> 16 != 3 || answer->version > wire::protocol(minor_)) {
+        login_failed("", "bad protocol negotiation", false);
+        break;
+      }
+      minor_ = static_cast<std::uint16_t>(answer->version);
+      break;
+    }
     case 'Z': {
       if (body.size() != 1 || body[0] != 'I' || !authenticated_) {
         login_failed("", "bad pkt header", false);
         break;
       }
       const std::string& query = pool->entry().connect_query;
-      if (!query.empty()) {
+      if (!query.empty() && replication_ != wire::Replication::physical) {  // which takes no SQL
         env().scratch.clear();
         wire::query(env().scratch, query);
         stream->send(as_bytes(env().scratch));
@@ -232,6 +252,7 @@ void Server::auth_request(Bytes body) {
 // without one (refused connect, timeout) they keep waiting.
 void Server::login_failed(std::string_view sqlstate, std::string_view text, bool from_server) {
   if (ended()) return;
+  if (from_server && client) return replication_refused(sqlstate, text);
   pool::PoolShared& shared = pool->shared;
   shared.retry_at.store(env().now() + env().settings().server_login_retry, std::memory_order_relaxed);
   if (pool->entry().load_balance_hosts == config::LoadBalance::disable)
@@ -250,18 +271,21 @@ void Server::login_failed(std::string_view sqlstate, std::string_view text, bool
 void Server::login_complete() {
   pool::PoolShared& shared = pool->shared;
   login_done_ = true;
-  shared.usable.fetch_add(1, std::memory_order_acq_rel);
-  shared.last_failed.store(false, std::memory_order_release);
-  shared.retry_at.store(0, std::memory_order_relaxed);
   scram_.reset();
-  if (!pool->welcome()) {
-    auto welcome = std::make_shared<pool::Welcome>();
-    welcome->untracked = untracked_;
-    welcome->tracked = params_;
-    pool->learn_welcome(std::move(welcome));
+  // What a replication connection says and may do is no news about the others.
+  if (replication_ == wire::Replication::none) {
+    shared.usable.fetch_add(1, std::memory_order_acq_rel);
+    shared.last_failed.store(false, std::memory_order_release);
+    shared.retry_at.store(0, std::memory_order_relaxed);
+    if (!pool->welcome()) {
+      auto welcome = std::make_shared<pool::Welcome>();
+      welcome->untracked = untracked_;
+      welcome->tracked = params_;
+      pool->learn_welcome(std::move(welcome));
+    }
+    untracked_.clear();
+    untracked_.shrink_to_fit();
   }
-  untracked_.clear();
-  untracked_.shrink_to_fit();
   connecting_flag_ = false;
   shared.connecting.store(false, std::memory_order_release);
   phase_ = Phase::connect_query;  // still in the login list; place() takes it from there

@@ -132,7 +132,7 @@ std::size_t Server::relay(const net::Received& received) {
             return size;
           }
           at += n;
-          if (pool->policy().pool_mode == config::PoolMode::statement && body[0] != 'I') {
+          if (body[0] != 'I' && pool_mode() == config::PoolMode::statement) {
             at -= n;
             flush();
             Client* c = std::exchange(client, nullptr);
@@ -339,7 +339,7 @@ void Server::maybe_release() {
   // Not with half a message of the client in front of the server, nor half of the server's unread.
   if (body_left_ || (held_ && !held_->empty()) || client->body_left()) return;
   release_ = false;
-  if (pool->policy().pool_mode == config::PoolMode::session) return;
+  if (pool_mode() == config::PoolMode::session) return;
   release();
 }
 

@@ -20,4 +20,15 @@ int cancel_key_peer(const CancelKey& key) { return key[1] | key[2] << 8; }
 int cancel_key_ttl(const CancelKey& key) { return key[7] & 3; }
 void set_cancel_key_ttl(CancelKey& key, int ttl) { key[7] = static_cast<std::uint8_t>((key[7] & ~3) | (ttl & 3)); }
 
+std::optional<SentKey> read_cancel_key(Bytes body) {
+  SentKey sent;
+  if (body.size() != sent.key.size() && body.size() != sent.key.size() + sizeof(KeyTail)) return std::nullopt;
+  std::copy_n(body.begin(), sent.key.size(), sent.key.begin());
+  if (body.size() > sent.key.size()) {
+    sent.tail.emplace();
+    std::copy_n(body.begin() + sent.key.size(), sent.tail->size(), sent.tail->begin());
+  }
+  return sent;
+}
+
 }  // namespace pgf::wire

@@ -38,5 +38,21 @@ TEST(CancelKey, TtlChangesTwoBitsOnly) {
   }
 }
 
+TEST(CancelKey, ReadBack) {
+  std::string bytes;
+  for (char c = 1; c <= 36; ++c) bytes += c;
+  for (std::size_t n = 0; n <= bytes.size() + 1; ++n) {
+    std::string body = n <= bytes.size() ? bytes.substr(0, n) : bytes + "x";
+    auto sent = read_cancel_key(as_bytes(body));
+    ASSERT_EQ(sent.has_value(), n == 8 || n == 36) << n;
+    if (!sent) continue;
+    EXPECT_EQ(as_text(sent->key), bytes.substr(0, 8));
+    ASSERT_EQ(sent->tail.has_value(), n == 36);
+    if (sent->tail) {
+      EXPECT_EQ(as_text(*sent->tail), bytes.substr(8));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pgf::wire

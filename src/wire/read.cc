@@ -86,6 +86,14 @@ std::optional<AuthRequest> read_auth(Bytes body) {
   return r;
 }
 
+std::optional<Negotiated> read_negotiated(Bytes body) {
+  Cursor in(body);
+  Negotiated n{in.u32(), in.u32()};
+  for (std::uint32_t i = 0; in.ok() && i < n.unknown; ++i) in.cstr();
+  if (!in.at_end()) return std::nullopt;
+  return n;
+}
+
 std::optional<std::string_view> read_password(Bytes body) {
   Cursor in(body);
   std::string_view password = in.cstr();

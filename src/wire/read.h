@@ -37,6 +37,11 @@ struct AuthRequest {
   Bytes data;
 };
 std::optional<AuthRequest> read_auth(Bytes body);
+
+struct Negotiated {  // NegotiateProtocolVersion: what the server speaks, how many of our options it does not know
+  std::uint32_t version, unknown;
+};
+std::optional<Negotiated> read_negotiated(Bytes body);
 std::optional<std::string_view> read_password(Bytes body);  // exactly one terminated string
 
 }  // namespace pgf::wire

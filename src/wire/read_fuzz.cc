@@ -50,6 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   inside(d);
   if (d && d->name.size() + 2 != size) std::abort();
   if (auto auth = read_auth(whole); auth.has_value() != (size >= 4)) std::abort();
+  if (auto n = read_negotiated(whole); n && (size < 8 || n->unknown > size - 8)) std::abort();
   if (auto password = read_password(whole); password && password->size() + 1 != size) std::abort();
   return 0;
 }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "wire/rules.h"
 #include "wire/write.h"
@@ -180,6 +182,23 @@ TEST(Rules, WholeTables) {
                                                                  : Rule::reject)
         << c;
   }
+}
+
+TEST(Negotiated, ReadsWhatIsWritten) {
+  for (std::vector<std::string> names : {std::vector<std::string>{}, {"_pq_.a"}, {"_pq_.a", "_pq_.long name"}}) {
+    std::string out;
+    negotiate_protocol_version(out, 0x30002, names);
+    Bytes body = as_bytes(out).subspan(5);
+    auto read = read_negotiated(body);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(read->version, 0x30002u);
+    EXPECT_EQ(read->unknown, names.size());
+    for (std::size_t n = 0; n < body.size(); ++n) EXPECT_FALSE(read_negotiated(body.first(n))) << n;
+    out += 'x';
+    EXPECT_FALSE(read_negotiated(as_bytes(out).subspan(5)));
+  }
+  // A count that nobody can have sent ends with the bytes, not with the count.
+  EXPECT_FALSE(read_negotiated(as_bytes(std::string_view("\0\3\0\0\xff\xff\xff\xff", 8))));
 }
 
 }  // namespace

@@ -115,6 +115,18 @@ std::expected<std::vector<std::pair<std::string, std::string>>, std::string> par
   return result;
 }
 
+std::optional<Replication> parse_replication(std::string_view value) {
+  if (value == "database") return Replication::logical;
+  std::string word(value);
+  for (char& c : word)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  // Any beginning that is not also one of another word: "o" may be "on" or "off".
+  auto is = [&](std::string_view full, std::size_t least) { return word.size() >= least && full.starts_with(word); };
+  if (is("true", 1) || is("yes", 1) || is("on", 2) || word == "1") return Replication::physical;
+  if (is("false", 1) || is("no", 1) || is("off", 2) || word == "0") return Replication::none;
+  return std::nullopt;
+}
+
 static void append_be32(std::string& out, std::uint32_t v) {
   std::uint8_t b[4];
   store_be32(b, v);

@@ -3,6 +3,7 @@
 // CancelRequest, SSLRequest, GSSENCRequest.
 #include <cstdint>
 #include <expected>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,16 @@ std::expected<Startup, std::string> parse_startup(Bytes body, std::uint32_t code
 // The `options` startup parameter: -c k=v, -ck=v, --k=v with backslash escapes (behaviour.md section 2).
 // Error: the fixed text for any other form.
 std::expected<std::vector<std::pair<std::string, std::string>>, std::string> parse_options(std::string_view options);
+
+// The newest minor version of protocol 3 that we speak. 3.1 exists in name only: who asks for it gets 3.0's keys and
+// is not corrected, as in PostgreSQL 18.
+inline constexpr std::uint16_t kNewestMinor = 2;
+inline constexpr std::uint16_t kLongKeysMinor = 2;
+constexpr std::uint32_t protocol(std::uint16_t minor) { return 3u << 16 | minor; }
+
+// The `replication` startup parameter: "database", or a boolean as PostgreSQL reads them. nullopt: neither.
+enum class Replication : std::uint8_t { none, physical, logical };
+std::optional<Replication> parse_replication(std::string_view value);
 
 std::string startup_message(std::uint32_t version, const std::vector<std::pair<std::string, std::string>>& params);
 std::string cancel_request(Bytes key);  // key = pid and secret as in BackendKeyData

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "wire/cancel_key.h"
 #include "wire/startup.h"
 
 // The first bytes of a connection: whatever is decided early must stay so when more arrives, and what is taken for a
@@ -21,12 +22,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   if (bad_header_text(all).size() > 37) std::abort();
 
+  if (last.kind == FirstKind::cancel)
+    if (auto key = read_cancel_key(last.body)) {
+      std::string back = cancel_request(key->key);
+      if (key->tail) back += pgf::as_text(*key->tail);
+      if (back.substr(8) != pgf::as_text(last.body)) std::abort();
+    }
   if (last.kind != FirstKind::startup) return 0;
   if (last.size > size || last.size > kMaxStartup || last.body.size() != last.size - 8) std::abort();
   auto startup = parse_startup(last.body, last.code);
   if (!startup) return 0;
   for (const auto& [key, value] : startup->params)
-    if (key == "options") (void)parse_options(value);
+    if (key == "options")
+      (void)parse_options(value);
+    else if (key == "replication")
+      (void)parse_replication(value);
   if (startup->pq_options.empty() && startup_message(last.code, startup->params) != pgf::as_text(all.first(last.size)))
     std::abort();
   return 0;

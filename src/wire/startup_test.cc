@@ -202,5 +202,21 @@ TEST(Options, OtherFormsAreRefused) {
   }
 }
 
+TEST(Replication, Words) {
+  EXPECT_EQ(parse_replication("database"), Replication::logical);
+  EXPECT_EQ(parse_replication("DATABASE"), std::nullopt);  // as PostgreSQL has it
+  for (auto word : {"true", "TRUE", "t", "tr", "yes", "Y", "on", "ON", "1"})
+    EXPECT_EQ(parse_replication(word), Replication::physical) << word;
+  for (auto word : {"false", "F", "no", "n", "off", "of", "0"})
+    EXPECT_EQ(parse_replication(word), Replication::none) << word;
+  for (auto word : {"", "o", "2", "10", "maybe", "truee", "databas", " on", "on "})
+    EXPECT_EQ(parse_replication(word), std::nullopt) << word;
+}
+
+TEST(Protocol, Versions) {
+  EXPECT_EQ(protocol(0), 0x30000u);
+  EXPECT_EQ(protocol(kNewestMinor), 0x30002u);
+}
+
 }  // namespace
 }  // namespace pgf::wire

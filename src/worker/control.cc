@@ -98,6 +98,12 @@ void Control::done(const Console& console, std::string_view tag) {
   reply(console, std::move(out));
 }
 
+void Control::cancelled(const Console& console) {
+  std::string out;
+  admin::error(out, say::cancelled.text, say::cancelled.sqlstate);
+  reply(console, std::move(out));
+}
+
 // ---- commands ----
 
 void Control::receive(ConsoleCommand& m) {
@@ -106,6 +112,20 @@ void Control::receive(ConsoleCommand& m) {
   if (!command) return fail(console, command.error());
   if (command->needs_admin() && !m.is_admin) return fail(console, "admin access needed", "42501");
   execute(console, *command);
+}
+
+// As in PgBouncer a cancel on the console ends a PAUSE, whoever gave it. It also ends what this console waits for, and
+// says so: PgBouncer leaves its client without an answer.
+void Control::receive(ConsoleCancel& m) {
+  if (!m.is_admin || fleet_.shared.shutdown.load()) return;
+  if (fleet_.shared.paused.exchange(false)) order(Order::resume, nullptr);
+  std::erase_if(waiting_, [&](const Waiting& w) {
+    if (w.console.client.worker != m.client.worker || w.console.client.id != m.client.id) return false;
+    pool::DatabaseShared* database = w.database.empty() ? nullptr : fleet_.shared.directory.find_database(w.database);
+    if (!w.close_needed && database && database->paused.exchange(false)) order(Order::resume, database);
+    cancelled(w.console);
+    return true;
+  });
 }
 
 void Control::execute(Console console, const admin::Command& command) {
@@ -268,7 +288,8 @@ void Control::pause(Console console, const admin::Command& command) {
     if (!database) return fail(console, fmt::format("no such database: {}", command.database));
     database->paused.store(true);
   }
-  order(Order::pause, database, [this, console, tag = command.tag(), name = command.database](Ticket&) {
+  order(Order::pause, database, [this, console, database, tag = command.tag(), name = command.database](Ticket&) {
+    if (!(database ? database->paused : fleet_.shared.paused).load()) return cancelled(console);  // in the meantime
     waiting_.push_back({console, tag, name, false});
   });
 }
@@ -415,9 +436,18 @@ void Control::check_waiting() {
       }
       return true;
     };
+    // By a RESUME or a cancel on another console: whoever waits must not be told that it is paused.
+    auto undone = [&](const Waiting& w) {
+      if (w.close_needed) return false;
+      if (w.database.empty()) return !fleet_.shared.paused.load();
+      pool::DatabaseShared* database = fleet_.shared.directory.find_database(w.database);
+      return database && !database->paused.load();
+    };
     std::vector<Waiting> still;
     for (Waiting& w : waiting_) {
-      if (finished(w))
+      if (undone(w))
+        cancelled(w.console);
+      else if (finished(w))
         done(w.console, w.tag);
       else
         still.push_back(std::move(w));

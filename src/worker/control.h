@@ -41,6 +41,7 @@ class Control {
   };
 
   void receive(ConsoleCommand& m);
+  void receive(ConsoleCancel& m);
   void receive(Done& m);
   void receive(Gathered& m);
 
@@ -59,6 +60,7 @@ class Control {
   void reply(const Console& console, std::string bytes, bool close = false);
   void fail(const Console& console, std::string_view text, std::string_view sqlstate = "08P01");
   void done(const Console& console, std::string_view tag);
+  void cancelled(const Console& console);
 
   std::uint64_t ticket(std::function<void(Ticket&)> then);
   void order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then = {});

@@ -42,7 +42,7 @@ struct EvictIdle {
 };
 struct Cancel {  // for a client of yours
   session::ClientHandle target;
-  wire::CancelKey key;
+  wire::SentKey key;
   session::ClientHandle requester;
 };
 struct CancelDone {
@@ -104,6 +104,10 @@ struct ConsoleCommand {
   bool is_admin;
   std::string text;
 };
+struct ConsoleCancel {  // a CancelRequest for a console client
+  session::ClientHandle client;
+  bool is_admin;
+};
 struct Done {  // a worker has carried out NewConfig, Command or KillClient
   std::uint64_t ticket;
   bool found = false;
@@ -113,7 +117,7 @@ struct Gathered {
   observe::Report report;
 };
 struct ToControl {
-  using Body = std::variant<ConsoleCommand, Done, Gathered>;
+  using Body = std::variant<ConsoleCommand, ConsoleCancel, Done, Gathered>;
   explicit ToControl(Body b) : body(std::move(b)) {}
   Body body;
   ToControl* mailbox_next = nullptr;

@@ -220,7 +220,7 @@ void Worker::ask_for_server(pool::PoolShared& p, int from, int count) {
 }
 
 void Worker::poke(pool::PoolShared& p) {
-  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire);
+  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire) | p.joining.load(std::memory_order_acquire);
   for (int w = 0; waiting; ++w, waiting >>= 1)
     if ((waiting & 1) && w != worker) fleet_.worker(w).post(Poke{&p});
 }
@@ -232,18 +232,20 @@ void Worker::poke_after_close(pool::PoolShared& closed) {
     bool sibling = &p->database == &closed.database || &p->user == &closed.user;
     if (!sibling) continue;
     poke(*p);
-    if (p->number < pools_.size() && pools_[p->number] && !pools_[p->number]->waiting.empty()) post(Poke{p});
+    if (p->number < pools_.size() && pools_[p->number] && pools_[p->number]->wanted()) post(Poke{p});
   }
 }
 
-// max_db_connections or max_user_connections is reached: the longest idle server of a sibling pool makes room.
-void Worker::evict_idle(pool::PoolShared& wanted, bool by_user) {
+// max_db_connections or max_user_connections is reached: the longest idle server of a sibling pool makes room. Or
+// pool_size is, and a replication client wants a connection of its own: an idle server of this pool does.
+void Worker::evict_idle(pool::PoolShared& wanted, pool::Permit::Refused why) {
+  using Refused = pool::Permit::Refused;
   pool::PoolShared* victim = nullptr;
   int where = -1;
   Usec oldest = 0;
   for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
-    if (by_user ? &p->user != &wanted.user : &p->database != &wanted.database) continue;
-    if (p == &wanted) continue;
+    if (why == Refused::user ? &p->user != &wanted.user : &p->database != &wanted.database) continue;
+    if ((p == &wanted) != (why == Refused::pool)) continue;
     for (int w = 0; w < shared.workers; ++w) {
       Usec since = 0;
       if (alone()) {
@@ -263,14 +265,14 @@ void Worker::evict_idle(pool::PoolShared& wanted, bool by_user) {
 }
 
 void Worker::fail_waiters(pool::PoolShared& p, std::string sqlstate, std::string text) {
-  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire);
+  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire) | p.joining.load(std::memory_order_acquire);
   for (int w = 0; w < shared.workers; ++w)
     if (w != worker && (waiting >> w & 1)) fleet_.worker(w).post(FailWaiters{&p, sqlstate, text});
   pool(p).fail_waiters(sqlstate, text);
 }
 
-void Worker::cancel(const wire::CancelKey& key, session::ClientHandle requester) {
-  session::ClientHandle target = shared.cancels.find(key);
+void Worker::cancel(const wire::SentKey& key, session::ClientHandle requester) {
+  session::ClientHandle target = shared.cancels.find(key.key);
   if (target.worker < 0) {
     log(LogLevel::debug, "failed cancel request");
     return post(CancelDone{requester});
@@ -291,6 +293,10 @@ void Worker::resolve(std::string host, session::Server* server) {
 
 void Worker::console(session::Client& client, std::string command) {
   fleet_.to_control(ConsoleCommand{{worker, client.slot, client.id}, client.id, client.is_admin, std::move(command)});
+}
+
+void Worker::cancel_console(session::Client& client) {
+  fleet_.to_control(ConsoleCancel{{worker, client.slot, client.id}, client.is_admin});
 }
 
 }  // namespace pgf::worker

@@ -44,12 +44,13 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void ask_for_server(pool::PoolShared& pool, int from_worker, int count) override;
   void poke(pool::PoolShared& pool) override;
   void poke_after_close(pool::PoolShared& pool) override;
-  void evict_idle(pool::PoolShared& wanted, bool by_user) override;
+  void evict_idle(pool::PoolShared& wanted, pool::Permit::Refused why) override;
   void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) override;
-  void cancel(const wire::CancelKey& key, session::ClientHandle requester) override;
+  void cancel(const wire::SentKey& key, session::ClientHandle requester) override;
   void cancel_done(session::ClientHandle requester) override;
   void resolve(std::string host, session::Server* server) override;
   void console(session::Client& client, std::string command) override;
+  void cancel_console(session::Client& client) override;
 
   // worker_receive.cc
   void receive(NewClient&);

@@ -37,7 +37,7 @@ void Worker::receive(EvictIdle& m) { pool(*m.pool).evict_one(); }
 
 void Worker::receive(Cancel& m) {
   Client* client = find(m.target);
-  if (!client || client->cancel_key != m.key) return cancel_done(m.requester);
+  if (!client || !client->owns(m.key)) return cancel_done(m.requester);
   session::CancelLink::begin(*client, m.requester);
 }
 
@@ -146,6 +146,7 @@ static Usec wall(Usec monotonic, Usec now) {
 static std::string shown_state(const Client& c) {
   switch (c.phase()) {
     case Client::Phase::welcome:
+    case Client::Phase::joining:
     case Client::Phase::waiting:
       return "waiting";
     case Client::Phase::setting:
@@ -179,6 +180,12 @@ static const char* shown_state(const Server& s) {
   }
 }
 
+static const char* shown(wire::Replication replication) {
+  return replication == wire::Replication::logical    ? "logical"
+         : replication == wire::Replication::physical ? "physical"
+                                                      : "none";
+}
+
 static void local_end(observe::SocketRow& row, int fd) {
   auto local = net::local_address(fd);
   if (!local) return;
@@ -198,6 +205,7 @@ void Worker::report_clients(observe::Report& report) {
     row.type = 'C';
     row.user = c->user ? c->user->name : "(nouser)";
     row.database = c->database ? c->database->name : "(nodb)";
+    row.replication = shown(c->replication);
     row.state = shown_state(*c);
     row.addr = c->address();
     row.port = c->port();
@@ -224,6 +232,7 @@ void Worker::report_servers(observe::Report& report) {
       row.type = 'S';
       row.user = p.server_user();
       row.database = p.shared.database.name;
+      row.replication = shown(s.replication());
       row.state = shown_state(s);
       row.addr = s.address();
       row.port = s.port();
@@ -250,7 +259,7 @@ void Worker::report_pools(observe::Report& report) {
     row.database = p.shared.database.name;
     row.user = p.server_user();
     row.cl_active = static_cast<int>(p.clients.size());
-    row.cl_waiting = static_cast<int>(p.waiting.size());
+    row.cl_waiting = static_cast<int>(p.waiting.size() + p.joining.size());
     p.cancel_links.each([&](session::CancelLink& l) {
       ++(l.sent() ? row.cl_active_cancel_req : row.cl_waiting_cancel_req);
       ++row.sv_active_cancel;
@@ -261,7 +270,8 @@ void Worker::report_pools(observe::Report& report) {
     row.sv_idle = static_cast<int>(p.idle.size() + p.moving.size());
     row.sv_tested = static_cast<int>(p.tested.size());
     row.sv_login = static_cast<int>(p.login.size());
-    if (Client* first = p.waiting.front()) row.maxwait = now() - first->query_clock();
+    for (Client* first : {p.waiting.front(), p.joining.front()})
+      if (first) row.maxwait = std::max(row.maxwait, now() - first->query_clock());
     row.pool_mode = p.policy().pool_mode;
     if (p.entry().hosts.size() > 1) row.load_balance_hosts = config::to_text(p.entry().load_balance_hosts);
     const session::PoolCounters& c = p.counters;

@@ -148,13 +148,14 @@ class Postgres:
             f.write(f"listen_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = '{self.dir}'\n"
                     "fsync = off\nfull_page_writes = off\nsynchronous_commit = off\nmax_connections = 300\n"
                     "shared_buffers = 64MB\nautovacuum = off\nmax_wal_size = 4GB\nlog_line_prefix = '%m [%p] %u@%d '\n"
-                    "timezone = 'UTC'\n")
+                    "timezone = 'UTC'\nwal_level = logical\nmax_wal_senders = 40\nmax_replication_slots = 40\n")
         (self.data / "pg_hba.conf").write_text(
             "local all all trust\n"
             "host all s_password 127.0.0.1/32 password\n"
             "host all s_md5 127.0.0.1/32 md5\n"
             "host all s_scram 127.0.0.1/32 scram-sha-256\n"
-            "host all all 127.0.0.1/32 trust\n")
+            "host all all 127.0.0.1/32 trust\n"
+            "host replication all 127.0.0.1/32 trust\n")
 
     def start(self):
         self.proc = subprocess.Popen([pg_bin() / "postgres", "-D", self.data],
