@@ -28,6 +28,15 @@ inline constexpr Say bad_sasl{"28P01", "SASL authentication failed"};
 inline constexpr Say bad_trust{"28P01", "\"trust\" authentication failed"};
 inline constexpr Say empty_password{"28P01", "empty password returned by client"};
 inline constexpr Say config_error{"08P01", "bouncer config error"};
+inline constexpr Say no_such_user{"28P01", "no such user"};
+inline constexpr Say auth_database_disabled{"57P03", "authentication database is disabled"};  // completed by a name
+inline constexpr Say no_hba_line{"28000", "no authentication method is found"};
+inline constexpr Say login_rejected{"28000", "login rejected"};
+inline constexpr Say bad_pam{"28000", "PAM authentication failed"};
+inline constexpr Say bad_ldap{"28000", "LDAP authentication failed"};
+inline constexpr Say no_ldap_options{"08P01", "auth_ldap_options is null"};
+inline constexpr Say bad_peer{"28000", "unix socket login rejected"};
+inline constexpr Say bad_certificate{"28000", "certificate authentication failed"};
 inline constexpr Say not_allowed{"42501", "not allowed"};
 // limits
 inline constexpr Say max_clients{"53300", "no more connections allowed (max_client_conn)"};

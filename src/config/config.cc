@@ -103,6 +103,10 @@ bool in_list(std::string_view list, std::string_view name) {
 }
 
 void keep_on_reload(Config& next, const Config& running) {
+  if (next.hba && next.hba_broken && running.hba) {
+    next.hba = running.hba;
+    next.warnings.push_back("the hba rules stay as they were");
+  }
   keep_boot_only(next.settings, running.settings);
   for (std::string_view key : setting_keys())
     if (has_null_default(key) && !next.given.contains(key)) copy_key(next.settings, running.settings, key);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "auth/hba.h"
 #include "base/time.h"
 #include "config/settings.h"
 
@@ -62,6 +63,8 @@ struct Config {
   std::map<std::string, User> users;
   std::map<int, Peer> peers;
   std::map<std::string, std::string> passwords;  // auth_file: user -> secret as written (plain, md5…, SCRAM-SHA-256$…)
+  std::shared_ptr<const auth::Hba> hba;          // with auth_type=hba; null = no rules, nobody may log in
+  bool hba_broken = false;                       // the hba or ident file was missing, or a line of it was unusable
   std::set<std::string, std::less<>> given;      // the [pgbouncer] keys that the file sets
   bool auth_file_broken = false;                 // a line was unusable: `passwords` holds those before it
   std::vector<std::string> warnings;             // to be logged once, at start and after RELOAD

@@ -102,11 +102,6 @@ Outcome database_password(Database& db, const std::string& value) {
   db.password = value;
   return {};
 }
-Outcome database_auth_dbname(Database& db, const std::string& value) {
-  if (value == kConsoleDatabase) return fail("cannot use the reserved \"pgbouncer\" database as an auth_dbname");
-  db.auth_dbname = value;
-  return {};
-}
 Outcome database_load_balance(Database& db, const std::string& value) {
   auto policy = parse_keyword<LoadBalance>(value);
   if (!policy) return fail("invalid load_balance_hosts: " + value);
@@ -137,7 +132,7 @@ constexpr Key<Database> kDatabaseKeys[] = {
     {"password", database_password},
     {"auth_user", text<D, &D::auth_user>},
     {"auth_query", text<D, &D::auth_query>},
-    {"auth_dbname", database_auth_dbname},
+    {"auth_dbname", text<D, &D::auth_dbname>},
     {"pool_size", size<D, &D::pool_size>},
     {"min_pool_size", size<D, &D::min_pool_size>},
     {"reserve_pool_size", size<D, &D::reserve_pool_size>},

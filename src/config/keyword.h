@@ -18,15 +18,16 @@ struct Word {
 
 inline constexpr std::array<Word<PoolMode>, 3> kPoolModes{
     {{"session", PoolMode::session}, {"transaction", PoolMode::transaction}, {"statement", PoolMode::statement}}};
-inline constexpr std::array<Word<AuthType>, 9> kAuthTypes{{{"any", AuthType::any},
-                                                           {"trust", AuthType::trust},
-                                                           {"plain", AuthType::plain},
-                                                           {"md5", AuthType::md5},
-                                                           {"cert", AuthType::cert},
-                                                           {"hba", AuthType::hba},
-                                                           {"ldap", AuthType::ldap},
-                                                           {"pam", AuthType::pam},
-                                                           {"scram-sha-256", AuthType::scram_sha_256}}};
+inline constexpr std::array<Word<AuthType>, 10> kAuthTypes{{{"any", AuthType::any},
+                                                            {"trust", AuthType::trust},
+                                                            {"plain", AuthType::plain},
+                                                            {"md5", AuthType::md5},
+                                                            {"cert", AuthType::cert},
+                                                            {"hba", AuthType::hba},
+                                                            {"ldap", AuthType::ldap},
+                                                            {"pam", AuthType::pam},
+                                                            {"scram-sha-256", AuthType::scram_sha_256},
+                                                            {"peer", AuthType::peer}}};
 inline constexpr std::array<Word<SslMode>, 6> kSslModes{{{"disable", SslMode::disable},
                                                          {"allow", SslMode::allow},
                                                          {"prefer", SslMode::prefer},

@@ -107,6 +107,37 @@ void read_auth_file(Config& config, FileReader& files) {
   for (const std::string& error : parsed.errors) config.warnings.push_back(fmt::format("{}: {}", s.auth_file, error));
 }
 
+// Lines that cannot be used are skipped, as PgBouncer does. A RELOAD that finds some keeps the rules that it has
+// (keep_on_reload): half of new rules may let in whom the other half would have refused.
+void read_hba(Config& config, FileReader& files) {
+  const Settings& s = config.settings;
+  if (s.auth_type != AuthType::hba) return;
+  auto read = [&](const std::string& path, std::string_view what) {
+    std::string reason;
+    auto text = files.read(path, reason);
+    if (!text) config.warnings.push_back(fmt::format("could not open {} config file {}: {}", what, path, reason));
+    return text;
+  };
+  auto note = [&](const auto& parsed) {
+    config.hba_broken |= parsed.broken;
+    config.warnings.insert(config.warnings.end(), parsed.warnings.begin(), parsed.warnings.end());
+  };
+  auth::IdentMaps maps;
+  if (!s.auth_ident_file.empty()) {
+    auto text = read(s.auth_ident_file, "ident");
+    auth::IdentParsed parsed = auth::parse_ident(text.value_or(""));
+    config.hba_broken |= !text;
+    note(parsed);
+    maps = std::move(parsed.maps);
+  }
+  auto text = read(s.auth_hba_file, "hba");
+  config.hba_broken |= !text;
+  auto parsed = auth::parse_hba(text.value_or(""), s.auth_hba_file, maps,
+                                [&](const std::string& path) { return read(path, "hba"); });
+  note(parsed);
+  config.hba = std::make_shared<auth::Hba>(std::move(parsed.hba));
+}
+
 // A setting that is accepted but ignored must not pass in silence, unless it says what happens anyway.
 void warn_without_effect(Config& config) {
   for (const ShownSetting& row : show(config.settings)) {
@@ -115,17 +146,10 @@ void warn_without_effect(Config& config) {
       config.warnings.push_back(fmt::format("{} is accepted, but has no effect in this version", row.key));
   }
   auto database = [&](const Database& db) {
-    auto warn = [&](std::string_view key) {
-      config.warnings.push_back(
-          fmt::format("database {}: {} is accepted, but has no effect in this version", db.name, key));
-    };
     if (db.load_balance_hosts == LoadBalance::random || db.load_balance_hosts == LoadBalance::least_conn)
       config.warnings.push_back(
           fmt::format("database {}: load_balance_hosts = {} is not in this version, hosts are used in turn", db.name,
                       to_text(db.load_balance_hosts)));
-    if (db.auth_user) warn("auth_user");
-    if (db.auth_query) warn("auth_query");
-    if (db.auth_dbname) warn("auth_dbname");
   };
   for (const auto& [name, db] : config.databases) database(db);
   if (config.wildcard) database(*config.wildcard);
@@ -147,6 +171,7 @@ LoadResult load(const std::string& path, FileReader& files) {
   }
   warn_without_effect(*config);
   read_auth_file(*config, files);
+  read_hba(*config, files);
   result.config = std::move(config);
   return result;
 }

@@ -12,7 +12,7 @@
 namespace pgf::config {
 
 enum class PoolMode { session, transaction, statement };
-enum class AuthType { any, trust, plain, md5, cert, hba, ldap, pam, scram_sha_256 };
+enum class AuthType { any, trust, plain, md5, cert, hba, ldap, pam, scram_sha_256, peer };
 enum class SslMode { disable, allow, prefer, require, verify_ca, verify_full };
 enum class LoadBalance { disable, round_robin, random, least_conn };
 enum class IoEngine { auto_, io_uring, epoll };

@@ -46,8 +46,7 @@ LogTarget log_target(const config::Settings& s, const Options& options) {
 // What this version cannot do must not be skipped in silence where safety depends on it.
 std::string unsupported(const config::Settings& s) {
   using config::AuthType;
-  if (s.auth_type == AuthType::cert || s.auth_type == AuthType::hba || s.auth_type == AuthType::ldap ||
-      s.auth_type == AuthType::pam)
+  if (s.auth_type == AuthType::cert)
     return fmt::format("auth_type = {} is not supported by this version of pgflotilla", config::to_text(s.auth_type));
   auto demands = [](config::SslMode m) { return m >= config::SslMode::require; };
   if (demands(s.client_tls_sslmode) || demands(s.server_tls_sslmode))

@@ -4,6 +4,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -154,6 +155,22 @@ std::optional<Address> peer_address(int fd) {
   a.length = sizeof a.storage;
   if (::getpeername(fd, a.get(), &a.length) < 0) return std::nullopt;
   return a;
+}
+
+std::optional<std::string> user_name(uid_t uid) {
+  passwd entry;
+  passwd* found = nullptr;
+  std::string buffer(1024, '\0');
+  int error;
+  while ((error = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found)) == ERANGE && buffer.size() < 1 << 20)
+    buffer.resize(buffer.size() * 2);
+  return error || !found ? std::nullopt : std::optional<std::string>(found->pw_name);
+}
+
+Bytes address_bytes(const Address& address) {
+  if (address.family() == AF_INET) return {reinterpret_cast<const std::uint8_t*>(&v4(address).sin_addr), 4};
+  if (address.family() == AF_INET6) return {v6(address).sin6_addr.s6_addr, 16};
+  return {};
 }
 
 std::optional<PeerCredentials> peer_credentials(int fd) {

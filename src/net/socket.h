@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
+
 namespace pgf::net {
 
 struct Address {
@@ -36,6 +38,8 @@ std::optional<Address> unix_address(std::string_view path);
 std::string format_host(const Address& address);
 // "127.0.0.1:5432", "[::1]:5432", "unix".
 std::string format_address(const Address& address);
+// The 4 or 16 bytes of the host, in network order; none for Unix sockets.
+Bytes address_bytes(const Address& address);
 // The path of a Unix address; '@' stands for the leading zero of an abstract one.
 std::string unix_path(const Address& address);
 
@@ -48,6 +52,7 @@ struct PeerCredentials {
   gid_t gid;
 };
 std::optional<PeerCredentials> peer_credentials(int fd);  // of a connected Unix socket
+std::optional<std::string> user_name(uid_t uid);          // of an operating-system user
 
 // Where to listen for one entry of listen_addr: "*" means every address of both families, a name is resolved (this
 // blocks: configuration time only).

@@ -16,8 +16,9 @@ static constexpr std::size_t kHoldLimit = 64 * 1024;
 static constexpr std::size_t kPreLoginLimit = 70 * 1024;  // above any legal startup or password message
 
 const char* Client::name(Phase phase) {
-  static constexpr const char* names[] = {"first",   "password", "welcome", "joining", "idle",   "waiting",
-                                          "setting", "active",   "console", "asking",  "cancel", "dead"};
+  static constexpr const char* names[] = {"first",   "lookup",  "judgement", "password", "lookup_wait",
+                                          "welcome", "joining", "idle",      "waiting",  "setting",
+                                          "active",  "console", "asking",    "cancel",   "dead"};
   return names[static_cast<int>(phase)];
 }
 
@@ -47,7 +48,8 @@ Client::~Client() {
 
 void Client::on_bytes(net::Stream&, const net::Received& received) {
   request_time = env_->now();
-  if (pool && phase_ != Phase::console && phase_ != Phase::asking) pool->counters.received += received.bytes.size();
+  if (pool && phase_ != Phase::console && phase_ != Phase::asking && !looking_up())
+    pool->counters.received += received.bytes.size();
   if (held_) {
     hold(received.bytes);
     consume_held();
@@ -81,6 +83,9 @@ std::size_t Client::consume(const net::Received& received) {
       case Phase::cancel:
         n = rest.bytes.size();
         break;  // nothing more is expected from it
+      case Phase::lookup:
+      case Phase::lookup_wait:
+      case Phase::judgement:
       case Phase::welcome:
       case Phase::joining:
       case Phase::waiting:
@@ -95,12 +100,17 @@ std::size_t Client::consume(const net::Received& received) {
   return used;
 }
 
+// What lies here is the beginning of a message that this phase waits for: its rest has to be read, whatever its size.
+bool Client::wants_bytes() const {
+  return phase_ == Phase::first || phase_ == Phase::password || phase_ == Phase::idle || phase_ == Phase::active;
+}
+
 void Client::hold(Bytes bytes) {
   if (!held_) held_ = env_->take_buffer();
   held_->append(as_text(bytes));
   if ((phase_ == Phase::first || phase_ == Phase::password) && held_->size() > kPreLoginLimit)
     return bad_header(as_bytes(*held_));
-  if (held_->size() >= kHoldLimit && !paused_ && phase_ != Phase::idle && phase_ != Phase::active) {
+  if (held_->size() >= kHoldLimit && !paused_ && !wants_bytes()) {
     paused_ = true;
     stream->pause();
   }
@@ -117,7 +127,7 @@ void Client::consume_held() {
   } else {
     env_->give_buffer(std::move(bytes));
   }
-  bool may_read = !held_ || held_->size() < kHoldLimit || phase_ == Phase::idle || phase_ == Phase::active;
+  bool may_read = !held_ || held_->size() < kHoldLimit || wants_bytes();
   bool server_full = server && server->stream && server->stream->queued() >= net::Stream::kHighMark;
   if (paused_ && may_read && !server_full) {
     paused_ = false;
@@ -146,7 +156,7 @@ void Client::thaw() {
 }
 
 void Client::on_closed(net::Stream&, int error) {
-  if (phase_ == Phase::first || phase_ == Phase::password || phase_ == Phase::cancel) {
+  if (phase_ <= Phase::lookup_wait || phase_ == Phase::cancel) {
     finish();  // a stranger who leaves is no news
     return;
   }
@@ -203,6 +213,7 @@ void Client::bad_header(Bytes bytes) { fatal("08P01", wire::bad_header_text(byte
 void Client::server_lost(const Say& reason, std::string_view text) {
   cut_ = server && server->mid_message();
   server = nullptr;
+  if (looking_up()) return fatal(say::config_error);  // why the server went is not for strangers
   fatal(reason, text);
 }
 

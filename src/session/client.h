@@ -13,21 +13,27 @@
 
 namespace pgf::session {
 
+class AuthQueryReply;
+struct PeerIdentity;
+
 class Client final : public net::StreamOwner, public ListNode {
  public:
   enum class Phase : std::uint8_t {
-    first,     // expects SSLRequest, GSSENCRequest, CancelRequest or StartupMessage
-    password,  // authentication under way
-    welcome,   // authenticated, queued until the pool knows what a server says at login
-    joining,   // the same, but until a server of its own has logged in (replication)
-    idle,      // logged in, no server
-    waiting,   // queued for a server
-    setting,   // linked; the server is taking over this client's parameters
-    active,    // linked; messages flow
-    console,   // talks to the admin console
-    asking,    // the console is working on a command
-    cancel,    // sent a CancelRequest: stays open until that is settled
-    dead,      // buried at the end of the turn
+    first,        // expects SSLRequest, GSSENCRequest, CancelRequest or StartupMessage
+    lookup,       // a server runs auth_query for it
+    judgement,    // its password is with PAM or LDAP
+    password,     // authentication under way
+    lookup_wait,  // queued for a server that runs auth_query
+    welcome,      // authenticated, queued until the pool knows what a server says at login
+    joining,      // the same, but until a server of its own has logged in (replication)
+    idle,         // logged in, no server
+    waiting,      // queued for a server
+    setting,      // linked; the server is taking over this client's parameters
+    active,       // linked; messages flow
+    console,      // talks to the admin console
+    asking,       // the console is working on a command
+    cancel,       // sent a CancelRequest: stays open until that is settled
+    dead,         // buried at the end of the turn
   };
   static const char* name(Phase phase);
 
@@ -42,6 +48,9 @@ class Client final : public net::StreamOwner, public ListNode {
   void on_drained(net::Stream& stream) override;
 
   // From the pool and the linked server.
+  void write_lookup(std::string& out);  // lookup: the messages that ask for the password
+  AuthQueryReply& lookup_reply();
+  void looked_up();             // lookup -> password or further; the server is on its own again
   void welcome_ready();         // pool().welcome is known
   void linked(Server* server);  // a server is ours; phase idle/waiting -> active or setting
   void parameters_set();        // setting -> active
@@ -56,6 +65,8 @@ class Client final : public net::StreamOwner, public ListNode {
   bool freeze();
   void thaw();
 
+  void judged(const std::string& reason);  // judgement -> further; no reason = the password is good
+
   // Ends the connection: reason goes to the log, `say` (if any) to the client first.
   void disconnect(std::string_view reason);
   void fatal(const Say& say, std::string_view text = {});
@@ -67,7 +78,11 @@ class Client final : public net::StreamOwner, public ListNode {
   void cancel_settled(std::string_view reason);  // phase cancel: the request is done with
 
   // For timeouts, views and control.
-  bool queued() const { return phase_ == Phase::waiting || phase_ == Phase::welcome || phase_ == Phase::joining; }
+  bool queued() const {
+    return phase_ == Phase::waiting || phase_ == Phase::welcome || phase_ == Phase::joining ||
+           phase_ == Phase::lookup_wait;
+  }
+  bool looking_up() const { return phase_ == Phase::lookup || phase_ == Phase::lookup_wait; }
   Usec query_clock() const { return query_start_ ? query_start_ : request_time; }
   Usec wait_time_at(Usec now) const { return query_start_ ? now - query_start_ : 0; }
   std::string peer_text() const;  // "HOST:PORT" as in the log
@@ -106,6 +121,7 @@ class Client final : public net::StreamOwner, public ListNode {
 
   // client.cc
   std::size_t consume(const net::Received& received);
+  bool wants_bytes() const;
   void hold(Bytes bytes);
   void consume_held();
   void finish();
@@ -118,6 +134,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void start_login(Bytes body, std::uint32_t code);
   bool take_parameter(const std::string& name, const std::string& value, bool in_options);
   bool admit_console();
+  void begin_authentication();
   void ask_password();
   void check_password(Bytes body);
   void authenticated();
@@ -126,6 +143,21 @@ class Client final : public net::StreamOwner, public ListNode {
   void append_key(std::string& out) const;
   void auth_failed(const Say& say);
   std::expected<void, Say> count_client(const config::Config& config);
+  std::expected<void, Say> count_user(const config::Config& config);
+  void note_auto_database(const config::Database& entry, pool::DatabaseShared& shared);
+
+  // auth_query.cc
+  const std::string* auth_user() const;  // who runs auth_query for this login; null = no need
+  void start_lookup(const std::string& auth_user);
+
+  // client_identity.cc
+  PeerIdentity peer_identity() const;
+  const auth::HbaRule* hba_rule() const;
+  bool is_judged_elsewhere() const;
+  void ask_judge(std::string_view password);
+  bool choose_method();
+  void login_as_system_user();
+  void login_by_certificate();
 
   // client_ready.cc
   std::size_t consume_ready(const net::Received& received);

@@ -136,7 +136,18 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   login_->secret = auth::parse_secret(login_->stored);
 
   if (auto counted = count_client(config); !counted) return fatal(counted.error());
+  if (is_judged_elsewhere()) {
+    if (login_->entry && login_->entry->auth_user) {
+      log(LogLevel::error, "PAM and LDAP can't be used together with database authentication");
+      return fatal(say::config_error);
+    }
+  } else if (const std::string* who = auth_user()) {
+    return start_lookup(*who);
+  }
+  begin_authentication();
+}
 
+void Client::begin_authentication() {
   if (env_->settings().log_connections)
     log(LogLevel::log, fmt::format("login attempt: db={} user={} tls=no replication={}", login_->database, login_->user,
                                    replication == wire::Replication::logical    ? "database"
@@ -160,12 +171,17 @@ std::expected<void, Say> Client::count_client(const config::Config& config) {
       return std::unexpected(say::max_db_clients);
     database = &shared;
   }
-  if (login_->user_known) {
-    pool::UserShared& shared = env_->shared.directory.user(login_->user);
-    if (!shared.clients.take(exempt ? 0 : policy.max_user_client_connections))
-      return std::unexpected(say::max_user_clients);
-    user = &shared;
-  }
+  return login_->user_known ? count_user(config) : std::expected<void, Say>{};
+}
+
+std::expected<void, Say> Client::count_user(const config::Config& config) {
+  bool exempt = login_->console && config::in_list(config.settings.admin_users, login_->user);
+  config::ClientPolicy policy =
+      config::resolve_client(config, login_->entry.value_or(config::Database{}), login_->user);
+  pool::UserShared& shared = env_->shared.directory.user(login_->user);
+  if (!shared.clients.take(exempt ? 0 : policy.max_user_client_connections))
+    return std::unexpected(say::max_user_clients);
+  user = &shared;
   return {};
 }
 
@@ -192,7 +208,8 @@ void Client::ask_password() {
   const config::Settings& s = env_->settings();
   std::string out;
   login_->method = s.auth_type;
-  switch (s.auth_type) {
+  if (s.auth_type == config::AuthType::hba && !choose_method()) return;
+  switch (login_->method) {
     case config::AuthType::any:
       if (!login_->entry) break;  // told below: no such database
       if (!login_->entry->user) return fatal(say::config_error);
@@ -200,6 +217,15 @@ void Client::ask_password() {
     case config::AuthType::trust:
       if (!login_->user_known) return auth_failed(say::bad_trust);
       return authenticated();
+    case config::AuthType::peer:
+      return login_as_system_user();
+    case config::AuthType::cert:
+      return login_by_certificate();
+    case config::AuthType::ldap:
+      if (s.auth_type == config::AuthType::ldap) login_->ldap_options = s.auth_ldap_options;
+      if (login_->ldap_options.empty()) return fatal(say::no_ldap_options);
+      [[fallthrough]];
+    case config::AuthType::pam:
     case config::AuthType::plain:
       wire::auth_cleartext(out);
       break;
@@ -214,12 +240,13 @@ void Client::ask_password() {
     case config::AuthType::scram_sha_256: {
       wire::auth_sasl(out);
       int iterations = static_cast<int>(s.scram_iterations);
+      std::string name = Credentials::name(*env_->config, login_->database, login_->user);
       using Kind = auth::Secret::Kind;
       if (login_->user_known && login_->secret.kind == Kind::scram) {
         login_->genuine_scram_secret = true;
         login_->scram.emplace(login_->secret.scram, true);
       } else if (login_->user_known && login_->secret.kind == Kind::plain) {
-        login_->scram.emplace(env_->shared.credentials.verifier(login_->user, login_->stored, iterations), true);
+        login_->scram.emplace(env_->shared.credentials.verifier(name, login_->stored, iterations), true);
       } else {
         login_->scram.emplace(auth::mock_scram(login_->user, iterations, env_->shared.credentials.process_key), false);
       }
@@ -261,7 +288,8 @@ void Client::check_password(Bytes body) {
       return;
     }
     if (login_->genuine_scram_secret)
-      env_->shared.credentials.keep_keys(login_->user, login_->stored, login_->scram->keys());
+      env_->shared.credentials.keep_keys(Credentials::name(*env_->config, login_->database, login_->user),
+                                         login_->stored, login_->scram->keys());
     wire::auth_sasl_final(out, *answer);
     stream->send(as_bytes(out));
     return authenticated();
@@ -270,6 +298,7 @@ void Client::check_password(Bytes body) {
   auto password = wire::read_password(body);
   if (!password) return fatal("08P01", "bad password message");
   if (password->empty()) return auth_failed(say::empty_password);
+  if (login_->method == config::AuthType::pam || login_->method == config::AuthType::ldap) return ask_judge(*password);
   bool good = false;
   if (login_->method == config::AuthType::plain)
     good = login_->user_known && auth::check_plain(login_->secret, login_->user, *password);
@@ -297,6 +326,11 @@ void Client::authenticated() {
     return fatal("57P03", fmt::format("database \"{}\" is disabled", login_->database));
   if (env_->shared.shutdown.load(std::memory_order_relaxed) != 0) return fatal(say::shutting_down);
   enter_pool();
+}
+
+void Client::note_auto_database(const config::Database& entry, pool::DatabaseShared& shared) {
+  if (entry.is_auto && !shared.is_auto.exchange(true))
+    log(LogLevel::log, fmt::format("registered new auto-database: {}", entry.name));
 }
 
 void Client::enter_pool() {
@@ -331,8 +365,7 @@ void Client::enter_pool() {
   }
 
   const std::string& server_user = login_->entry->user ? *login_->entry->user : login_->user;
-  if (login_->entry->is_auto && !database->is_auto.exchange(true))
-    log(LogLevel::log, fmt::format("registered new auto-database: {}", login_->database));
+  note_auto_database(*login_->entry, *database);
   pool = &env_->pool(env_->shared.directory.pool(login_->database, server_user));
   if (!user) (user = &env_->shared.directory.user(login_->user))->clients.take(0);
   ++pool->counters.logins;

@@ -1,4 +1,5 @@
 #pragma once
+#include "session/auth_query.h"
 #include "session/client.h"
 
 namespace pgf::session {
@@ -10,8 +11,13 @@ struct Client::Login {
   std::optional<config::Database> entry;
   std::string stored;  // the user's secret as written; empty if none
   bool user_known = false;
+  std::unique_ptr<AuthQueryReply> lookup;  // while auth_query runs
   auth::Secret secret;
   config::AuthType method = config::AuthType::md5;  // what was asked of the client
+  std::shared_ptr<const auth::IdentMap> map;        // of the hba rule, with its name
+  std::string map_name;
+  std::string ldap_options;  // of the hba rule, or the setting
+  std::string password;      // while PAM or LDAP judges it
   std::array<std::uint8_t, 4> salt{};
   std::optional<auth::ScramServer> scram;
   bool scram_first_done = false;

@@ -53,6 +53,23 @@ std::optional<auth::ScramKeys> Credentials::keys(const std::string& user, const 
   return it->second.second;
 }
 
+static std::string join(const std::string& database, const std::string& user) { return user + '\0' + database; }
+
+void Credentials::learn(const std::string& database, const std::string& user, const std::string& stored_secret) {
+  std::lock_guard lock(mutex_);
+  learned_[join(database, user)] = stored_secret;
+}
+
+std::optional<std::string> Credentials::learned(const std::string& database, const std::string& user) const {
+  std::lock_guard lock(mutex_);
+  auto it = learned_.find(join(database, user));
+  return it == learned_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::string Credentials::name(const config::Config& config, const std::string& database, const std::string& user) {
+  return config.passwords.contains(user) ? user : join(database, user);
+}
+
 std::unique_ptr<std::string> Env::take_buffer() {
   if (buffers_.empty()) return std::make_unique<std::string>();
   auto buffer = std::move(buffers_.back());

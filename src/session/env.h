@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "auth/exchange.h"
+#include "auth/external.h"
 #include "base/error.h"
 #include "base/list.h"
 #include "base/log.h"
@@ -62,6 +63,13 @@ class Credentials {
   auth::ScramSecret verifier(const std::string& user, const std::string& password, int iterations);
   void keep_keys(const std::string& user, const std::string& stored_secret, const auth::ScramKeys& keys);
   std::optional<auth::ScramKeys> keys(const std::string& user, const std::string& stored_secret) const;
+  // Secrets that auth_query found, and passwords that PAM or LDAP found good, for the login to servers. Clients are
+  // never judged by them: each login asks again.
+  void learn(const std::string& database, const std::string& user, const std::string& stored_secret);
+  std::optional<std::string> learned(const std::string& database, const std::string& user) const;
+  // The `user` of the calls above: users of the auth_file are the same everywhere, those of auth_query are each
+  // database's own.
+  static std::string name(const config::Config& config, const std::string& database, const std::string& user);
   std::array<std::uint8_t, 32> process_key{};  // for mock logins; set once at start
 
  private:
@@ -73,6 +81,7 @@ class Credentials {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Verifier> verifiers_;
   std::unordered_map<std::string, std::pair<std::string, auth::ScramKeys>> keys_;
+  std::unordered_map<std::string, std::string> learned_;
 };
 
 // The program's shared state as sessions see it.
@@ -134,6 +143,8 @@ class Env {
   virtual void cancel(const wire::SentKey& key, ClientHandle requester) = 0;
   virtual void cancel_done(ClientHandle requester) = 0;
   virtual void resolve(std::string host, Server* server) = 0;
+  // PAM or LDAP, in another thread; Client::judged() follows. False: too many are waiting for that.
+  virtual bool judge(Client& client, auth::ExternalRequest request) = 0;
   // To the control thread.
   virtual void console(Client& client, std::string command) = 0;
   virtual void cancel_console(Client& client) = 0;

@@ -56,6 +56,7 @@ void Pool::list(Server& server, Server::Phase phase) {
       break;
     case P::setting:
     case P::active:
+    case P::lookup:
       active.push_back(&server);
       break;
     case P::resetting:
@@ -92,6 +93,7 @@ void Pool::unlist(Server& server) {
       break;
     case P::setting:
     case P::active:
+    case P::lookup:
       active.remove(&server);
       break;
     case P::resetting:
@@ -173,8 +175,12 @@ bool Pool::take(Client& client) {
     launch(nullptr);
     return false;
   }
-  clients.remove(&client);
-  client.set_phase(Client::Phase::waiting);
+  if (client.looking_up()) {
+    client.set_phase(Client::Phase::lookup_wait);
+  } else {
+    clients.remove(&client);
+    client.set_phase(Client::Phase::waiting);
+  }
   client.queued_at = env.now();
   client.notified = false;
   waiting.push_back(&client);
@@ -226,10 +232,15 @@ Server* Pool::pop_idle(Client& client) {
 
 // The client (idle, or at the head of the queue) gets the server (in no list).
 void Pool::promise(Server& server, Client& client) {
+  const bool lookup = client.looking_up();
   if (client.queued()) {
     leave_queue(client);
-    clients.push_back(&client);
+    if (!lookup) clients.push_back(&client);
     counters.wait_time += static_cast<std::uint64_t>(env.now() - client.queued_at);
+  }
+  if (lookup) {
+    client.set_phase(Client::Phase::lookup);
+    return server.look_up(&client);
   }
   server.link(&client);
   client.set_phase(server.phase() == Server::Phase::active ? Client::Phase::active : Client::Phase::setting);
@@ -378,7 +389,7 @@ void Pool::greet() {
 
 Client* Pool::next_waiter() {
   Client* client = waiting.front();
-  while (client && client->phase() != Client::Phase::waiting) client = waiting.after(client);
+  while (client && client->phase() == Client::Phase::welcome) client = waiting.after(client);
   return client;
 }
 
@@ -405,7 +416,7 @@ void Pool::opened() {
 // Opens a connection if the rules allow it now (behaviour.md section 7).
 bool Pool::launch(Client* waiter) {
   if (removed_ || paused() || env.shared.shutdown.load(std::memory_order_relaxed) == 1) return false;
-  if (!tested.empty() && waiter && waiter->phase() == Client::Phase::waiting) {
+  if (!tested.empty() && waiter && waiter->phase() != Client::Phase::welcome) {
     bool checking = false;
     tested.each(
         [&](Server& s) { checking |= s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting; });
@@ -532,7 +543,7 @@ void Pool::tick(Usec now) {
     if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
     if (c.phase() != Client::Phase::waiting) {
       if (s.client_login_timeout > 0 && now - c.connect_time > s.client_login_timeout)
-        c.fatal(say::client_login_timeout_server);
+        c.fatal(welcome_ ? say::client_login_timeout : say::client_login_timeout_server);
       return;
     }
     if (s.query_wait_notify > 0 && !c.notified && (now - c.queued_at) / kSecond > s.query_wait_notify)
@@ -542,7 +553,7 @@ void Pool::tick(Usec now) {
   joining.each(look);
   active.each([&](Server& server) {
     Client* c = server.client;
-    if (!c) return;
+    if (!c || server.phase() == Server::Phase::lookup) return;  // a login has its own time limit
     // It may live as long as its client, so "when it is free" would be never.
     if (server.replication() != wire::Replication::none && server.close_needed)
       return server.disconnect(say::database_changed.text);

@@ -10,9 +10,9 @@
 namespace pgf::session {
 
 const char* Server::name(Phase phase) {
-  static constexpr const char* names[] = {"resolving", "connecting", "login",     "connect_query", "idle",
-                                          "setting",   "active",     "resetting", "checking",      "being_canceled",
-                                          "moving",    "closing",    "dead"};
+  static constexpr const char* names[] = {"resolving",      "connecting", "login",   "connect_query", "idle",
+                                          "setting",        "active",     "lookup",  "resetting",     "checking",
+                                          "being_canceled", "moving",     "closing", "dead"};
   return names[static_cast<int>(phase)];
 }
 

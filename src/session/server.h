@@ -21,6 +21,7 @@ class Server final : public net::StreamOwner, public ListNode {
     idle,
     setting,         // linked; runs the client's SETs
     active,          // linked
+    lookup,          // linked; runs auth_query for a client that is logging in
     resetting,       // runs server_reset_query
     checking,        // runs server_check_query for the next waiter
     being_canceled,  // free, but a cancel aimed at it is still on its way
@@ -44,6 +45,7 @@ class Server final : public net::StreamOwner, public ListNode {
 
   // Linking (the pool decides, link() is the only place where a client meets a server).
   void link(Client* client);
+  void look_up(Client* client);        // for its auth_query only: nothing else of the client gets here
   void client_gone(bool mid_message);  // the client left (half a message sent?); decides what becomes of us
   void maybe_release();                // free now? then back to the pool
   void release();
@@ -122,7 +124,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void serve_replication(Client& client, std::vector<std::pair<std::string, std::string>>& params);
   void replication_refused(std::string_view sqlstate, std::string_view text);
   config::PoolMode pool_mode() const;  // session for replication, whatever the pool says
-  const std::string* password_text() const;
+  std::optional<std::string> stored_secret() const;
   // server_ready.cc
   std::size_t relay(const net::Received& received);
   bool completed(std::uint8_t type, Bytes body);  // an answer that may be owed; true = swallow it
@@ -136,6 +138,9 @@ class Server final : public net::StreamOwner, public ListNode {
   std::size_t own_answer(Bytes bytes);  // to statements of the pooler
   void own_ready(char status);
   void take_canonical();
+  // auth_query.cc
+  void lookup_answer(std::uint8_t type, Bytes body);
+  void lookup_done();
   bool busy() const;
   bool ended() const { return phase_ == Phase::dead || phase_ == Phase::closing; }
 

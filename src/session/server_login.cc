@@ -174,18 +174,20 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
   return !ended();
 }
 
-const std::string* Server::password_text() const {
+std::optional<std::string> Server::stored_secret() const {
   const config::Database& entry = pool->entry();
-  if (entry.user && entry.password) return &*entry.password;
+  // The pool in which auth_query runs is not the forced user's.
+  if (entry.user == pool->server_user() && entry.password) return entry.password;
   auto it = env().config->passwords.find(pool->server_user());
-  return it == env().config->passwords.end() ? nullptr : &it->second;
+  if (it != env().config->passwords.end() && !it->second.empty()) return it->second;
+  return env().shared.credentials.learned(pool->shared.database.name, pool->server_user());
 }
 
 void Server::auth_request(Bytes body) {
   auto request = wire::read_auth(body);
   if (!request) return login_failed("", "failed to answer authreq", false);
-  const std::string* stored = password_text();
-  auth::Secret secret = auth::parse_secret(stored ? *stored : "");
+  const std::string stored = stored_secret().value_or("");
+  auth::Secret secret = auth::parse_secret(stored);
   using Kind = auth::Secret::Kind;
   std::string out;
   auto wrong_kind = [&] { login_failed("08P01", "server login failed: wrong password type", true); };
@@ -210,7 +212,8 @@ void Server::auth_request(Bytes body) {
     case 10: {
       if (scram_) return login_failed("", "failed to answer authreq", false);
       if (secret.kind == Kind::scram) {
-        auto keys = env().shared.credentials.keys(pool->server_user(), *stored);
+        auto keys = env().shared.credentials.keys(
+            Credentials::name(*env().config, pool->shared.database.name, pool->server_user()), stored);
         if (!keys) {
           log(LogLevel::error,
               "cannot do SCRAM authentication: password is SCRAM secret but client authentication did not provide "
@@ -263,7 +266,9 @@ void Server::login_failed(std::string_view sqlstate, std::string_view text, bool
     shared.last_failed.store(true, std::memory_order_release);
   }
   Env& e = env();
-  bool tell = from_server && state != "57P03" && shared.usable.load(std::memory_order_acquire) == 0;
+  // Without a welcome the pool has been marked as outdated: servers that are left will not serve anybody else.
+  bool usable = shared.usable.load(std::memory_order_acquire) > 0 && shared.welcome();
+  bool tell = from_server && state != "57P03" && !usable;
   disconnect(reason);
   if (tell) e.fail_waiters(shared, state, reason);
 }

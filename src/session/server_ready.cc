@@ -18,7 +18,7 @@ static constexpr std::size_t kMaxPlanError = 8 * 1024;
 
 bool Server::busy() const {
   return phase_ == Phase::login || phase_ == Phase::connect_query || phase_ == Phase::setting ||
-         phase_ == Phase::active || phase_ == Phase::resetting || phase_ == Phase::checking;
+         phase_ == Phase::active || phase_ == Phase::lookup || phase_ == Phase::resetting || phase_ == Phase::checking;
 }
 
 void Server::on_bytes(net::Stream&, const net::Received& received) {
@@ -250,7 +250,7 @@ void Server::parameter_status(Bytes body) {
   int index = env().shared.names.find(status->name);
   if (index < 0) return;
   params_.set(index, status->value);
-  if (client) client->mutable_params().set(index, params_.get(index));
+  if (client && phase_ != Phase::lookup) client->mutable_params().set(index, params_.get(index));
 }
 
 void Server::emit_fakes() {
@@ -332,6 +332,7 @@ void Server::finish_ready(char status) {
 
 void Server::maybe_release() {
   if (!release_) return;
+  if (phase_ == Phase::lookup) return lookup_done();
   if (phase_ != Phase::active || status_ != 'I' || !owed_.empty() || copy_in_) {
     release_ = false;
     return;
@@ -360,13 +361,17 @@ std::size_t Server::own_answer(Bytes bytes) {
   if (bytes.size() < total) return 0;
   Bytes body = bytes.subspan(5, length - 4);
 
-  if (offer_ || phase_ == Phase::idle || phase_ == Phase::being_canceled || phase_ == Phase::moving) {
+  if (offer_ || release_ || phase_ == Phase::idle || phase_ == Phase::being_canceled || phase_ == Phase::moving) {
     if (type == 'A') {
       log(LogLevel::warning, "got packet 'A' from server when not linked");
       return total;
     }
     disconnect(type == 'E' ? std::string(wire::read_error(body).message) : "idle server got dirty");
     return bytes.size();
+  }
+  if (phase_ == Phase::lookup) {
+    lookup_answer(type, body);
+    return total;
   }
   switch (type) {
     case 'S':

@@ -565,8 +565,10 @@ void Control::fill_users(observe::Fleet& view) {
   std::map<std::string, observe::UserRow> rows;
   for (const auto& [name, secret] : c.passwords) rows[name];
   for (const auto& [name, user] : c.users) rows[name];
-  for (const auto& [name, db] : c.databases)
+  for (const auto& [name, db] : c.databases) {
     if (db.user) rows[*db.user];
+    if (db.auth_user) rows[*db.auth_user];
+  }
   if (!c.settings.auth_user.empty()) rows[c.settings.auth_user];
   rows["pgbouncer"];
   for (pool::UserShared* u : fleet_.shared.directory.users()) rows[u->name];

@@ -13,6 +13,7 @@ Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, Plan plan
       use_uring(plan_.use_uring),
       resolver(std::make_unique<net::Resolver>(
           net::ResolverOptions{config_->settings.dns_max_ttl, config_->settings.dns_nxdomain_ttl, 4, {}})),
+      judges(std::make_unique<external::Judges>()),
       control_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       config(std::move(config_)),
       plan(std::move(plan_)),
@@ -38,7 +39,8 @@ void Fleet::stop() {
   if (!std::exchange(running_, false)) return;
   broadcast(Command{Order::stop, nullptr, 0});
   loops_running_.wait();
-  resolver.reset();  // its threads post to workers
+  resolver.reset();  // their threads post to workers
+  judges.reset();
   posts_possible_.count_down();
   for (auto& w : workers_) w->join();
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "external/judges.h"
 #include "net/mailbox.h"
 #include "net/resolver.h"
 #include "worker/messages.h"
@@ -37,6 +38,7 @@ class Fleet {
   session::Shared shared;
   const bool use_uring;
   std::unique_ptr<net::Resolver> resolver;
+  std::unique_ptr<external::Judges> judges;
   net::Mailbox<ToControl> control;
   int control_event = -1;                        // eventfd: something is in `control`
   std::shared_ptr<const config::Config> config;  // control thread only, once started

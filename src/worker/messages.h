@@ -55,6 +55,10 @@ struct Resolved {
   std::vector<net::Address> addresses;
   std::string error;
 };
+struct Judged {  // PAM or LDAP about a client's password; empty = it is good
+  session::ClientHandle client;
+  std::string reason;
+};
 struct ConsoleReply {
   session::ClientHandle client;
   std::string bytes;
@@ -91,7 +95,7 @@ struct Gather {
 
 struct ToWorker {
   using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel,
-                            CancelDone, Resolved, ConsoleReply, NewConfig, Command, KillClient, Gather>;
+                            CancelDone, Resolved, Judged, ConsoleReply, NewConfig, Command, KillClient, Gather>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;

@@ -291,6 +291,13 @@ void Worker::resolve(std::string host, session::Server* server) {
   });
 }
 
+bool Worker::judge(session::Client& client, auth::ExternalRequest request) {
+  session::ClientHandle handle{worker, client.slot, client.id};
+  return fleet_.judges->start(std::move(request), [this, handle](std::string reason) {
+    post(Judged{handle, std::move(reason)});
+  });
+}
+
 void Worker::console(session::Client& client, std::string command) {
   fleet_.to_control(ConsoleCommand{{worker, client.slot, client.id}, client.id, client.is_admin, std::move(command)});
 }

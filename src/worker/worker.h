@@ -49,6 +49,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void cancel(const wire::SentKey& key, session::ClientHandle requester) override;
   void cancel_done(session::ClientHandle requester) override;
   void resolve(std::string host, session::Server* server) override;
+  bool judge(session::Client& client, auth::ExternalRequest request) override;
   void console(session::Client& client, std::string command) override;
   void cancel_console(session::Client& client) override;
 
@@ -63,6 +64,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void receive(Cancel&);
   void receive(CancelDone&);
   void receive(Resolved&);
+  void receive(Judged&);
   void receive(ConsoleReply&);
   void receive(NewConfig&);
   void receive(Command&);

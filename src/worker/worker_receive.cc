@@ -53,6 +53,10 @@ void Worker::receive(Resolved& m) {
   if (found) found->resolved(m.addresses, m.error);
 }
 
+void Worker::receive(Judged& m) {
+  if (Client* client = find(m.client)) client->judged(m.reason);
+}
+
 void Worker::receive(ConsoleReply& m) {
   if (Client* client = find(m.client)) client->console_reply(m.bytes, m.close);
 }
@@ -148,6 +152,7 @@ static std::string shown_state(const Client& c) {
     case Client::Phase::welcome:
     case Client::Phase::joining:
     case Client::Phase::waiting:
+    case Client::Phase::lookup_wait:
       return "waiting";
     case Client::Phase::setting:
     case Client::Phase::active:
@@ -166,6 +171,7 @@ static const char* shown_state(const Server& s) {
   switch (s.phase()) {
     case Server::Phase::setting:
     case Server::Phase::active:
+    case Server::Phase::lookup:
       return "active";
     case Server::Phase::idle:
     case Server::Phase::moving:

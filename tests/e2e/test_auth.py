@@ -1,11 +1,12 @@
 """Login: every client method x every kind of secret, the server side, pass-through, and the exact texts."""
 import struct
+import time
 
 import psycopg
 import pytest
 
 import wire
-from conftest import OURS, PASSWORD, code_is, md5_secret, scram_secret
+from conftest import OURS, PASSWORD, code_is, md5_secret, scram_secret, wait_until
 
 FAILED = {"plain": "password authentication failed", "md5": "password authentication failed",
           "scram-sha-256": "SASL authentication failed"}
@@ -69,6 +70,37 @@ def test_user_with_empty_password_cannot_use_passwords(pooler, auth_type):
 def test_empty_password_from_client(pooler):
     p = pooler(auth_type="plain", userlist={"alice": PASSWORD})
     assert login_error(p, password="").text == "empty password returned by client"
+
+
+def test_longest_password(pooler):
+    longest = "a" * 65530
+    p = pooler(auth_type="plain", userlist={"alice": longest})
+    with p.login(password=longest) as c:
+        assert c.value("select 1") == "1"
+    with p.wire() as c:  # one more, and its last byte comes late
+        c.start()
+        c.recv()
+        message = wire.msg("p", wire.cstr("X" + longest))
+        c.send(message[:-1])
+        time.sleep(0.3)
+        c.send(message[-1:])
+        assert c.fatal().text == "password authentication failed"
+
+
+def test_bad_server_password_after_reconnect(pooler, pg):
+    """One server is left from before RECONNECT and busy: it will not serve those who wait, so they are told."""
+    p = pooler(default_pool_size=1, userlist={"s_md5": PASSWORD})
+    with p.login("s_md5") as busy, p.login("s_md5") as waiting:
+        busy.query("begin")
+        waiting.send(wire.query("select 1"))
+        wait_until(lambda: p.pool("p0", "s_md5")["cl_waiting"] == 1, "it waits")
+        p.userlist["s_md5"] = "not good any more"
+        p.settings["default_pool_size"] = 2
+        p.write_ini()
+        p.admin("RECONNECT")
+        p.admin("RELOAD")
+        assert waiting.fatal().text == 'password authentication failed for user "s_md5"'
+        assert busy.query("commit")[-1].type == "Z"
 
 
 @pytest.mark.workers(1, 2)
