@@ -196,6 +196,7 @@ bool Server::completed(std::uint8_t type, Bytes body) {
   bool swallow = false;
   if (owed_.completes_front(type)) {
     swallow = owed_.drop_front() == Give::skip;
+    if (!copy_in_) owed_.drop_copy_ends();
     popped_ = true;
   }
   switch (type) {
@@ -320,6 +321,7 @@ void Server::ready_for_client(char status) {
   } else {
     owed_.drop_through_ready([this](wire::Owed::Entry& e) { undo(e); });
   }
+  owed_.drop_copy_ends();
   error_pending_ = false;
   finish_ready(status);
 }

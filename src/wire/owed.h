@@ -49,6 +49,11 @@ class Owed {
     return e.give;
   }
 
+  // An end of copy that reaches the front outside of a COPY is one that the server ignores: it never has an answer.
+  void drop_copy_ends() {
+    while (!empty() && front().ask == Ask::copy_end) drop_front();
+  }
+
   // Does a server message of this type complete the front entry?
   bool completes_front(std::uint8_t type) const {
     if (empty()) return false;
@@ -71,7 +76,7 @@ class Owed {
   // that never ran. An end of copy at the front came too late to matter and is answered by nothing.
   template <class Undo>
   void drop_through_ready(Undo&& undo) {
-    while (!empty() && front().ask == Ask::copy_end) drop_front();
+    drop_copy_ends();
     if (completes_front('Z')) {
       drop_front();
       return;
