@@ -15,6 +15,8 @@ using wire::Give;
 
 // Errors up to here are looked into before they are passed on.
 static constexpr std::size_t kMaxPlanError = 8 * 1024;
+// An ErrorResponse is looked at when its severity is there, or a FATAL would not be seen for what it is.
+static constexpr std::size_t kSeverityHead = 5 + std::string_view("SFATAL").size() + 1;
 
 bool Server::busy() const {
   return phase_ == Phase::login || phase_ == Phase::connect_query || phase_ == Phase::setting ||
@@ -115,6 +117,7 @@ std::size_t Server::relay(const net::Received& received) {
         return size;
       }
       const std::size_t total = 1 + std::size_t{length}, there = size - at;
+      if (type == 'E' && there < std::min(total, kSeverityHead)) break;
       if (rule == wire::Rule::whole && there < total) {
         if (total <= wire::kWholeLimit) break;
         flush();
@@ -208,7 +211,7 @@ bool Server::completed(std::uint8_t type, Bytes body) {
         copy_in_ = false;
         // Which of the queued Syncs the server read while it was copying cannot be known from here; the count of its
         // answers to come may be off by one. Whoever comes next must not pay for it: this connection is not used again.
-        if (owed_.size() > 0 && owed_.holds(Ask::sync)) close_needed = true;
+        if (owed_.sync_inside_copy()) close_needed = true;
         owed_.leave_copy();
       }
       break;

@@ -30,9 +30,13 @@ class Owed {
   std::size_t size() const { return tail_ - head_; }
   const Entry& front() const { return ring_[head_ & mask_]; }
 
-  bool holds(Ask ask) const {
-    for (std::size_t i = head_; i != tail_; ++i)
-      if (ring_[i & mask_].ask == ask) return true;
+  // A Sync ahead of the end of the COPY. Those behind it are answered, whatever comes of the COPY.
+  bool sync_inside_copy() const {
+    for (std::size_t i = head_; i != tail_; ++i) {
+      Ask ask = ring_[i & mask_].ask;
+      if (ask == Ask::sync) return true;
+      if (ask == Ask::copy_end) return false;
+    }
     return false;
   }
 

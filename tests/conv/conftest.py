@@ -83,7 +83,8 @@ class Dribble(threading.Thread):
             if data and apart:
                 send_apart(sink, [*(data[i:i + 1] for i in range(min(len(data), 400))), data[400:]])
             elif data:
-                sink.sendall(data)
+                with contextlib.suppress(OSError):  # the server is gone, but its last words are still to come
+                    sink.sendall(data)
         except OSError:
             data = b""
         if not data:
@@ -107,7 +108,7 @@ class Field:
         self.direct = f"{pg.dir}/.s.PGSQL.{pg.port}"
         self.numbers = itertools.count(1 + e2e._worker * 10_000_000)
         self.poolers = {}
-        self.admin = Client(self.direct, "p0", user="postgres")
+        self.admin = Client(self.direct, "p0", user="postgres", timeout=120)
         self.admin.ask("set lock_timeout = '20s'")
         self.dribble = None
 

@@ -14,10 +14,13 @@ class Difference:
     reason: str
     # (mode, what PostgreSQL says from the first different message on, what we say from there) -> is it this one?
     applies: Callable
+    ends: bool = True  # the connection is over; else only this one message differs
 
 
 def ends_with(ours, code, text):
-    """The pooler's one FATAL, and the end."""
+    """The pooler's one FATAL, and the end; in the middle of a message of the server there is no place for a FATAL."""
+    if ours == [("eof", "in the middle of a message")]:
+        return True
     return len(ours) == 2 and ours[0][:3] == ("E", "FATAL", code) and ours[0][3] == text and ours[1][0] == "eof"
 
 
@@ -56,6 +59,17 @@ def judged_early(mode, direct, ours):
         or ends_with(ours, "08P01", "prepared statement name is already in use"))
 
 
+def parsed_again(mode, direct, ours):
+    """The error is that of the Parse, which is tried again."""
+    return mode.tracking and direct[0][0] == ours[0][0] == "E" and direct[0][2] == "26000" \
+        and direct[0][3].startswith("prepared statement") and ours[0][1] == "ERROR"
+
+
+def parsed_later(mode, direct, ours):
+    return mode.tracking and direct[0][0] == "E" and direct[0][2] == "26000" \
+        and direct[0][3].startswith("prepared statement") and ours[0][0] in "2tT" and ours[-1] == ("Z", "I")
+
+
 def server_name(mode, direct, ours):
     """Same message but for the statement's name."""
     if not (mode.tracking and direct and ours and direct[0][0] == ours[0][0] == "E"):
@@ -64,7 +78,7 @@ def server_name(mode, direct, ours):
     if len(direct[0]) != len(ours[0]) or direct[0][1:3] != ours[0][1:3]:
         return False
     for theirs, mine in zip(direct[0][3:], ours[0][3:]):
-        if theirs != mine and not re.fullmatch(re.escape(pattern.sub("\0", mine)).replace("\0", '"[^"]*"')
+        if theirs != mine and "…" not in theirs and not re.fullmatch(re.escape(pattern.sub("\0", mine)).replace("\0", '"[^"]*"')
                                                .replace("\\\x00", '"[^"]*"'), theirs):
             return False
     return True
@@ -83,7 +97,11 @@ TABLE = [
                "still under way makes PostgreSQL skip a Parse or a Close, what stands behind its Sync in the same pipeline "
                "is judged as if the skipped message had worked, and the connection ends.", judged_early),
     Difference("server-name", "With max_prepared_statements, an error text that names a statement names it as the server "
-               "knows it (PGBOUNCER_n). Streamed error texts are not rewritten.", server_name),
+               "knows it (PGBOUNCER_n). Streamed error texts are not rewritten.", server_name, ends=False),
+    Difference("parsed-again", "With max_prepared_statements, Bind or Describe of a name whose Parse failed tries the Parse again: "
+               "its error comes again (PostgreSQL: 26000).", parsed_again, ends=False),
+    Difference("parsed-later", "With max_prepared_statements, Bind or Describe of a name whose Parse failed or was skipped after an "
+               "error works, if the Parse works now (PostgreSQL: 26000).", parsed_later),
     Difference("unknown-message", "A message type that no client may send ends the connection with PgBouncer's text.",
                unknown_message),
     Difference("bad-length", "A message length below 4 ends the connection with PgBouncer's FATAL; PostgreSQL just closes.",
@@ -105,7 +123,7 @@ def compare(mode, direct, ours):
         if d is None:
             return used, i
         used.add(d.name)
-        if d.name != "server-name":  # the connection is over
+        if d.ends:
             return used, None
         i += 1
     return used, None

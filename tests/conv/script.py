@@ -41,7 +41,9 @@ class Conversation:
     scenarios: list
     steps: list = field(default_factory=list)
     setup: list = field(default_factory=list)
-    session: bool = False
+    session: bool = False  # needs what lives longer than a transaction
+    alone: bool = False  # needs the same server in each transaction
+    whole: bool = False  # one client waits for what another does: no step can be left out
     differs: list = field(default_factory=list)  # [(difference, modes or None for all)]
 
     @property
@@ -155,6 +157,10 @@ def read_file(path):
                 now.setup.append(rest)
             elif text == "needs session":
                 now.session = True
+            elif text == "needs each step":
+                now.whole = True
+            elif text == "needs to be alone":
+                now.alone = True
             elif word == "differs":
                 name, _, modes = rest.partition(" in ")
                 now.differs.append((name, modes.replace(",", " ").split() or None))
