@@ -152,7 +152,7 @@ def test_cut(field, conversation, engine):
             longest = max((len(data(s)) for s in conversation.steps if s.send), default=0)
             cuts = [(f"cut at {i}", cut_at([i])) for i in range(1, longest) if i < 600 or i > longest - 60]
         else:
-            cuts = [(f"cut at {i}, {i + 16}, ...", cut_every(16, i)) for i in range(1, 17)]
+            cuts = [(f"cut at {i}, {i + 12}, ...", cut_every(12, i)) for i in range(1, 13)]
         for what, pieces in cuts:
             same_as_direct(run, engine, mode, what, pieces=pieces)
     same_as_direct(run, engine, home, "byte by byte", pieces=cut_every(1, 1))
