@@ -42,6 +42,7 @@ MODES = [
     Mode("untracked", "transaction", False, pooler="untracked"),
     Mode("narrow", "transaction", True, pool_size=1),
     Mode("narrow-session", "session", False, pool_size=1),
+    Mode("pair", "transaction", True),
     Mode("crowd", "transaction", True, pool_size=3),
     Mode("dribble", "transaction", True),
 ]

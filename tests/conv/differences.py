@@ -12,7 +12,8 @@ from typing import Callable
 class Difference:
     name: str
     reason: str
-    # (mode, what PostgreSQL says from the first different message on, what we say from there) -> is it this one?
+    # (mode, what PostgreSQL says from the first different message on, what we say from there, what both said before)
+    # -> is it this one?
     applies: Callable
     ends: bool = True  # the connection is over; else only this one message differs
 
@@ -31,46 +32,49 @@ def error_ahead(direct, code):
 def fatal_for(code, text, ours_code="08P01"):
     """Where PostgreSQL answers with that error, or before, we end the connection. Before: the pooler sees the mistake
     when it reads the message, perhaps with answers to earlier messages of the same write still under way."""
-    def applies(mode, direct, ours):
+    def applies(mode, direct, ours, _):
         return mode.tracking and ends_with(ours, ours_code, text) and error_ahead(direct, code)
     return applies
 
 
-def statement_mode(mode, direct, ours):
+def statement_mode(mode, direct, ours, _):
     return mode.name == "statement" and ends_with(
         ours, "08P01", "transaction blocks not allowed in statement pooling mode") and direct[0][0] == "Z" \
         and direct[0][1] != "I"
 
 
-def unknown_message(mode, direct, ours):
+def unknown_message(mode, direct, ours, _):
     return ends_with(ours, "08P01", "unknown pkt") and direct[0][:3] == ("E", "FATAL", "08P01") \
         and "invalid frontend message type" in direct[0][3]
 
 
-def bad_length(mode, direct, ours):
+def bad_length(mode, direct, ours, _):
     """PostgreSQL says this to its log only (COMMERROR)."""
     return len(ours) == 2 and ours[0][:3] == ("E", "FATAL", "08P01") and ours[0][3].startswith("bad packet header") \
         and direct[0][0] == "eof"
 
 
-def judged_early(mode, direct, ours):
-    return mode.tracking and any(m[0] == "E" for m in direct) and (
+def judged_early(mode, direct, ours, before):
+    since_ready = []
+    for m in before:
+        since_ready = [] if m[0] == "Z" else since_ready + [m]
+    return mode.tracking and any(m[0] == "E" for m in since_ready + direct) and (
         ends_with(ours, "08P01", "prepared statement did not exist")
         or ends_with(ours, "08P01", "prepared statement name is already in use"))
 
 
-def parsed_again(mode, direct, ours):
+def parsed_again(mode, direct, ours, _):
     """The error is that of the Parse, which is tried again."""
     return mode.tracking and direct[0][0] == ours[0][0] == "E" and direct[0][2] == "26000" \
         and direct[0][3].startswith("prepared statement") and ours[0][1] == "ERROR"
 
 
-def parsed_later(mode, direct, ours):
+def parsed_later(mode, direct, ours, _):
     return mode.tracking and direct[0][0] == "E" and direct[0][2] == "26000" \
         and direct[0][3].startswith("prepared statement") and ours[0][0] in "2tT" and ours[-1] == ("Z", "I")
 
 
-def server_name(mode, direct, ours):
+def server_name(mode, direct, ours, _):
     """Same message but for the statement's name."""
     if not (mode.tracking and direct and ours and direct[0][0] == ours[0][0] == "E"):
         return False
@@ -119,7 +123,7 @@ def compare(mode, direct, ours):
             continue
         if i >= len(direct) or i >= len(ours):
             return used, i
-        d = next((d for d in TABLE if d.applies(mode, direct[i:], ours[i:])), None)
+        d = next((d for d in TABLE if d.applies(mode, direct[i:], ours[i:], direct[:i])), None)
         if d is None:
             return used, i
         used.add(d.name)

@@ -219,7 +219,7 @@ def test_dropped_at_each_step(field, conversation, engine):
     """The client vanishes in the middle of each write, and right behind it; whoever gets its server finds it clean."""
     run = Run(field, conversation)
     if conversation.two:
-        modes = [MODE["session" if conversation.session else "transaction"]]
+        modes = [MODE["session" if conversation.session else "pair"]]
     elif conversation.session:
         modes = [MODE["narrow-session"]]
     else:
