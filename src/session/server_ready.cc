@@ -13,10 +13,9 @@ namespace pgf::session {
 using wire::Ask;
 using wire::Give;
 
-// Errors up to here are looked into before they are passed on.
+// Errors up to here are looked into before they are passed on; of a longer one that much is waited for, or a FATAL that
+// comes in pieces would not be seen for what it is.
 static constexpr std::size_t kMaxPlanError = 8 * 1024;
-// An ErrorResponse is looked at when its severity is there, or a FATAL would not be seen for what it is.
-static constexpr std::size_t kSeverityHead = 5 + std::string_view("SFATAL").size() + 1;
 
 bool Server::busy() const {
   return phase_ == Phase::login || phase_ == Phase::connect_query || phase_ == Phase::setting ||
@@ -117,7 +116,6 @@ std::size_t Server::relay(const net::Received& received) {
         return size;
       }
       const std::size_t total = 1 + std::size_t{length}, there = size - at;
-      if (type == 'E' && there < std::min(total, kSeverityHead)) break;
       if (rule == wire::Rule::whole && there < total) {
         if (total <= wire::kWholeLimit) break;
         flush();
@@ -160,9 +158,9 @@ std::size_t Server::relay(const net::Received& received) {
           }
           continue;
         }
-        if (type == 'E' && total <= kMaxPlanError) {
-          if (there < total) break;
-          if (plan_failed(body)) {
+        if (type == 'E') {
+          if (there < std::min(total, kMaxPlanError)) break;
+          if (total <= kMaxPlanError && plan_failed(body)) {
             flush();
             plan_error_.assign(as_text(received.bytes.subspan(at, total)));
             error_pending_ = true;
