@@ -298,7 +298,8 @@ bool Server::said_again(char status) {
 // An entry that the server skipped after an error: as if it had never been said.
 void Server::undo(wire::Owed::Entry& e) {
   if (!e.statement) {
-    if (e.ask == Ask::parse) {  // the unnamed one: whatever the server has now, it is not the client's
+    // The unnamed one: whatever the server has now, it is not the client's. Unless the client has said another since.
+    if (e.ask == Ask::parse && !owed_.holds_unnamed_parse()) {
       unnamed_ = {};
       if (client && e.give == Give::forward) client->forget_unnamed();
     }

@@ -40,6 +40,12 @@ class Owed {
     return false;
   }
 
+  bool holds_unnamed_parse() const {
+    for (std::size_t i = head_; i != tail_; ++i)
+      if (ring_[i & mask_].ask == Ask::parse && !ring_[i & mask_].statement) return true;
+    return false;
+  }
+
   void push(Ask ask, Give give = Give::forward) { next(ask, give); }
   void push(Ask ask, Give give, StatementPtr statement, std::string_view name = {}) {
     Entry& e = next(ask, give);

@@ -48,6 +48,15 @@ TEST(Owed, FirstInFirstOut) {
   EXPECT_TRUE(o.empty());
 }
 
+// The Parse that comes next is in the queue when the one that failed is undone.
+TEST(Owed, FindsAnUnnamedParse) {
+  Owed o = owed({Ask::bind, Ask::sync, Ask::parse});
+  EXPECT_TRUE(o.holds_unnamed_parse());
+  o = owed({Ask::bind, Ask::sync});
+  o.push(Ask::parse, Give::forward, statement(1), "s1");
+  EXPECT_FALSE(o.holds_unnamed_parse());
+}
+
 // CopyDone is noted before it is known whether there is a COPY. In one that ended well, the Sync behind it is owed still.
 TEST(Owed, EndOfCopyAheadOfItsCopy) {
   Owed o = owed({Ask::execute, Ask::sync, Ask::copy_end, Ask::sync, Ask::query});

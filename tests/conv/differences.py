@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Callable
 
 
+UNNAMED = "unnamed prepared statement does not exist"
+
+
 @dataclass(frozen=True)
 class Difference:
     name: str
@@ -63,6 +66,11 @@ def judged_early(mode, direct, ours, before):
         or ends_with(ours, "08P01", "prepared statement name is already in use"))
 
 
+def unnamed_text(mode, direct, ours, _):
+    return mode.pool_mode != "session" and direct[0][:4] == ("E", "ERROR", "26000", UNNAMED) and \
+        ours[0][:4] == ("E", "ERROR", "26000", UNNAMED.replace("unnamed prepared statement", 'prepared statement "PGBOUNCER_0"'))
+
+
 def parsed_again(mode, direct, ours, _):
     """The error is that of the Parse, which is tried again."""
     return mode.tracking and direct[0][0] == ours[0][0] == "E" and direct[0][2] == "26000" \
@@ -102,6 +110,8 @@ TABLE = [
                "is judged as if the skipped message had worked, and the connection ends.", judged_early),
     Difference("server-name", "With max_prepared_statements, an error text that names a statement names it as the server "
                "knows it (PGBOUNCER_n). Streamed error texts are not rewritten.", server_name, ends=False),
+    Difference("unnamed-text", "Where servers are shared, a client that has no unnamed statement is kept from its neighbour's by a "
+               "name that nobody has. Same SQLSTATE, other text.", unnamed_text, ends=False),
     Difference("parsed-again", "With max_prepared_statements, Bind or Describe of a name whose Parse failed tries the Parse again: "
                "its error comes again (PostgreSQL: 26000).", parsed_again, ends=False),
     Difference("parsed-later", "With max_prepared_statements, Bind or Describe of a name whose Parse failed or was skipped after an "
