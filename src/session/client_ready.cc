@@ -119,7 +119,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
           forget_unnamed();
           if (statements() > 0 && total <= kMaxDeallocate && tracking()) {
             flush();
-            if (there < total) break;
+            if (there < total) return at;
             if (deallocate(received.bytes.subspan(at + 5, total - 5))) {
               at += total;
               run = at;
