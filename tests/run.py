@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """scripts/test [--preset release|dev|tsan] [pytest arguments]
 
-Build, then the unit tests, the layers test and the end-to-end tests on every engine that this kernel
-allows. The last line is `N passed, N failed`; the exit status is 0 only if nothing failed.
+Build, then the unit tests, the layers test, the end-to-end tests and the conversations, on every engine
+that this kernel allows. The last line is `N passed, N failed`; the exit status is 0 only if nothing failed.
 """
 import argparse
 import contextlib
@@ -144,6 +144,7 @@ def main():
         workers = min(4, max(3, len(os.sched_getaffinity(0))))
         pytest("e2e tests", "tests/e2e", reports, "-n", str(workers),
                *extra, root=root, exe=exe, user=user)
+        pytest("conversations", "tests/conv", reports, "-n", str(workers), *extra, root=root, exe=exe, user=user)
     finish()
 
 

@@ -119,7 +119,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
           forget_unnamed();
           if (statements() > 0 && total <= kMaxDeallocate && tracking()) {
             flush();
-            if (there < total) break;
+            if (there < total) return at;
             if (deallocate(received.bytes.subspan(at + 5, total - 5))) {
               at += total;
               run = at;
@@ -140,7 +140,8 @@ std::size_t Client::consume_ready(const net::Received& received) {
         break;
       case 'c':
       case 'f':
-        if (server->copying()) server->owed().push(Ask::copy_end);
+        // Also ahead of the answer that tells that it is a COPY: the Syncs behind the end are answered, those before not.
+        if (server->copying() || !server->owed().empty()) server->owed().push(Ask::copy_end);
         break;
       case 'P':
       case 'B':

@@ -79,8 +79,10 @@ void Server::client_gone(bool mid_message) {
   client = nullptr;
   if (!gone || phase_ == Phase::dead) return;
   if (replication_ != wire::Replication::none && !login_done_) return disconnect("replication client disconnected");
-  if (phase_ == Phase::active && status_ == 'I' && owed_.empty() && !copy_in_ && !error_pending_ && !mid_message &&
-      body_left_ == 0 && !held_) {
+  // status_ is as old as the last ReadyForQuery: a batch without its Sync, all answered, is a transaction too.
+  const bool asked_since = gone->query_start() != 0;
+  if (phase_ == Phase::active && status_ == 'I' && owed_.empty() && !asked_since && !copy_in_ && !error_pending_ &&
+      !mid_message && body_left_ == 0 && !held_) {
     release_ = false;
     return after_session();
   }

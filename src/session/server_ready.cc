@@ -13,7 +13,8 @@ namespace pgf::session {
 using wire::Ask;
 using wire::Give;
 
-// Errors up to here are looked into before they are passed on.
+// Errors up to here are looked into before they are passed on; of a longer one that much is waited for, or a FATAL that
+// comes in pieces would not be seen for what it is.
 static constexpr std::size_t kMaxPlanError = 8 * 1024;
 
 bool Server::busy() const {
@@ -157,9 +158,9 @@ std::size_t Server::relay(const net::Received& received) {
           }
           continue;
         }
-        if (type == 'E' && total <= kMaxPlanError) {
-          if (there < total) break;
-          if (plan_failed(body)) {
+        if (type == 'E') {
+          if (there < std::min(total, kMaxPlanError)) break;
+          if (total <= kMaxPlanError && plan_failed(body)) {
             flush();
             plan_error_.assign(as_text(received.bytes.subspan(at, total)));
             error_pending_ = true;
@@ -196,6 +197,7 @@ bool Server::completed(std::uint8_t type, Bytes body) {
   bool swallow = false;
   if (owed_.completes_front(type)) {
     swallow = owed_.drop_front() == Give::skip;
+    if (!copy_in_) owed_.drop_copy_ends();
     popped_ = true;
   }
   switch (type) {
@@ -207,7 +209,7 @@ bool Server::completed(std::uint8_t type, Bytes body) {
         copy_in_ = false;
         // Which of the queued Syncs the server read while it was copying cannot be known from here; the count of its
         // answers to come may be off by one. Whoever comes next must not pay for it: this connection is not used again.
-        if (owed_.size() > 0 && owed_.holds(Ask::sync)) close_needed = true;
+        if (owed_.sync_inside_copy()) close_needed = true;
         owed_.leave_copy();
       }
       break;
@@ -296,7 +298,8 @@ bool Server::said_again(char status) {
 // An entry that the server skipped after an error: as if it had never been said.
 void Server::undo(wire::Owed::Entry& e) {
   if (!e.statement) {
-    if (e.ask == Ask::parse) {  // the unnamed one: whatever the server has now, it is not the client's
+    // The unnamed one: whatever the server has now, it is not the client's. Unless the client has said another since.
+    if (e.ask == Ask::parse && !owed_.holds_unnamed_parse()) {
       unnamed_ = {};
       if (client && e.give == Give::forward) client->forget_unnamed();
     }
@@ -320,6 +323,7 @@ void Server::ready_for_client(char status) {
   } else {
     owed_.drop_through_ready([this](wire::Owed::Entry& e) { undo(e); });
   }
+  owed_.drop_copy_ends();
   error_pending_ = false;
   finish_ready(status);
 }

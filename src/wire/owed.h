@@ -30,9 +30,19 @@ class Owed {
   std::size_t size() const { return tail_ - head_; }
   const Entry& front() const { return ring_[head_ & mask_]; }
 
-  bool holds(Ask ask) const {
+  // A Sync ahead of the end of the COPY. Those behind it are answered, whatever comes of the COPY.
+  bool sync_inside_copy() const {
+    for (std::size_t i = head_; i != tail_; ++i) {
+      Ask ask = ring_[i & mask_].ask;
+      if (ask == Ask::sync) return true;
+      if (ask == Ask::copy_end) return false;
+    }
+    return false;
+  }
+
+  bool holds_unnamed_parse() const {
     for (std::size_t i = head_; i != tail_; ++i)
-      if (ring_[i & mask_].ask == ask) return true;
+      if (ring_[i & mask_].ask == Ask::parse && !ring_[i & mask_].statement) return true;
     return false;
   }
 
@@ -47,6 +57,11 @@ class Owed {
     Entry& e = ring_[head_++ & mask_];
     e.statement.reset();
     return e.give;
+  }
+
+  // An end of copy that reaches the front outside of a COPY is one that the server ignores: it never has an answer.
+  void drop_copy_ends() {
+    while (!empty() && front().ask == Ask::copy_end) drop_front();
   }
 
   // Does a server message of this type complete the front entry?
@@ -71,7 +86,7 @@ class Owed {
   // that never ran. An end of copy at the front came too late to matter and is answered by nothing.
   template <class Undo>
   void drop_through_ready(Undo&& undo) {
-    while (!empty() && front().ask == Ask::copy_end) drop_front();
+    drop_copy_ends();
     if (completes_front('Z')) {
       drop_front();
       return;

@@ -48,6 +48,26 @@ TEST(Owed, FirstInFirstOut) {
   EXPECT_TRUE(o.empty());
 }
 
+// The Parse that comes next is in the queue when the one that failed is undone.
+TEST(Owed, FindsAnUnnamedParse) {
+  Owed o = owed({Ask::bind, Ask::sync, Ask::parse});
+  EXPECT_TRUE(o.holds_unnamed_parse());
+  o = owed({Ask::bind, Ask::sync});
+  o.push(Ask::parse, Give::forward, statement(1), "s1");
+  EXPECT_FALSE(o.holds_unnamed_parse());
+}
+
+// CopyDone is noted before it is known whether there is a COPY. In one that ended well, the Sync behind it is owed still.
+TEST(Owed, EndOfCopyAheadOfItsCopy) {
+  Owed o = owed({Ask::execute, Ask::sync, Ask::copy_end, Ask::sync, Ask::query});
+  EXPECT_TRUE(o.leave_copy());
+  EXPECT_THAT(drain(o), ElementsAre(Ask::sync, Ask::query));
+
+  o = owed({Ask::copy_end, Ask::copy_end, Ask::sync, Ask::copy_end});  // no COPY at all
+  o.drop_copy_ends();
+  EXPECT_THAT(drain(o), ElementsAre(Ask::sync, Ask::copy_end));
+}
+
 // behaviour.md section 10, as a table of every server message against every entry.
 TEST(Owed, WhichMessageCompletesWhat) {
   auto completed_by = [](Ask ask) -> std::string_view {
