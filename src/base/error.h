@@ -20,6 +20,7 @@ inline constexpr Say startup_twice{"08P01", "client re-sent startup pkt"};
 inline constexpr Say unknown_message{"08P01", "unknown pkt"};
 inline constexpr Say no_pqexec{"08P01", "PQexec disallowed"};
 inline constexpr Say replication{"0A000", "replication connections are not supported by this version"};
+inline constexpr Say ssl_required{"28000", "SSL required"};
 inline constexpr Say ssl_injection{"08P01", "received unencrypted data after SSL request"};
 inline constexpr Say gss_injection{"08P01", "received unencrypted data after GSSAPI encryption request"};
 inline constexpr Say password_first{"08P01", "client password pkt before startup packet"};
@@ -27,6 +28,7 @@ inline constexpr Say password_first{"08P01", "client password pkt before startup
 inline constexpr Say bad_password{"28P01", "password authentication failed"};
 inline constexpr Say bad_sasl{"28P01", "SASL authentication failed"};
 inline constexpr Say bad_trust{"28P01", "\"trust\" authentication failed"};
+inline constexpr Say bad_certificate{"28000", "certificate authentication failed"};
 inline constexpr Say empty_password{"28P01", "empty password returned by client"};
 inline constexpr Say config_error{"08P01", "bouncer config error"};
 inline constexpr Say not_allowed{"42501", "not allowed"};

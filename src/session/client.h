@@ -104,6 +104,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void finish();
   void bad_header(Bytes bytes);
   void read_on();
+  void log_tls_error() const;
 
   // client_login.cc
   std::size_t consume_first(Bytes bytes);

@@ -31,6 +31,15 @@ std::size_t Client::consume_first(Bytes bytes) {
         fatal(first.kind == Kind::ssl_request ? say::ssl_injection : say::gss_injection);
         return bytes.size();
       }
+      if (first.kind == Kind::ssl_request && stream->tls()) {
+        disconnect("SSL req inside SSL");
+        return bytes.size();
+      }
+      if (first.kind == Kind::ssl_request && env_->tls->client && !is_unix) {
+        stream->send(as_bytes("S"));
+        stream->start_tls(net::Tls::accept(*env_->tls->client, false));
+        return first.size;
+      }
       stream->send(as_bytes("N"));
       return first.size;
     case Kind::cancel: {
@@ -49,6 +58,11 @@ std::size_t Client::consume_first(Bytes bytes) {
       fatal(say::old_protocol);
       return bytes.size();
     case Kind::tls_hello:
+      if (env_->tls->client && !is_unix && !stream->tls()) {
+        stream->start_tls(net::Tls::accept(*env_->tls->client, true), bytes);
+        return bytes.size();
+      }
+      [[fallthrough]];
     case Kind::bad:
       bad_header(bytes);
       return bytes.size();
@@ -78,6 +92,7 @@ bool Client::take_parameter(const std::string& name, const std::string& value, b
 
 // Steps 2 to 12 of behaviour.md section 3.
 void Client::start_login(Bytes body, std::uint32_t code) {
+  if (env_->tls->client_mode >= config::SslMode::require && !is_unix && !stream->tls()) return fatal(say::ssl_required);
   auto parsed = wire::parse_startup(body, code);
   if (!parsed) return fatal("08P01", parsed.error());
   params_ = wire::ParamSet(env_->shared.names.size());
@@ -133,8 +148,8 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (auto counted = count_client(config); !counted) return fatal(counted.error());
 
   if (env_->settings().log_connections)
-    log(LogLevel::log,
-        fmt::format("login attempt: db={} user={} tls=no replication=no", login_->database, login_->user));
+    log(LogLevel::log, fmt::format("login attempt: db={} user={} tls={} replication=no", login_->database, login_->user,
+                                   stream->tls() ? stream->tls()->info() : "no"));
   if (login_->console && env_->settings().auth_type != config::AuthType::any &&
       !config::in_list(env_->settings().admin_users, login_->user) &&
       !config::in_list(env_->settings().stats_users, login_->user))
@@ -192,6 +207,10 @@ void Client::ask_password() {
       return authenticated();
     case config::AuthType::trust:
       if (!login_->user_known) return auth_failed(say::bad_trust);
+      return authenticated();
+    case config::AuthType::cert:
+      if (!login_->user_known || !stream->tls() || !stream->tls()->peer_is(login_->user))
+        return auth_failed(say::bad_certificate);
       return authenticated();
     case config::AuthType::plain:
       wire::auth_cleartext(out);

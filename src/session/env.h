@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "net/engine.h"
 #include "pool/shared.h"
+#include "session/tls_setup.h"
 #include "wire/cancel_key.h"
 #include "wire/params.h"
 #include "wire/prepared.h"
@@ -103,6 +104,7 @@ class Env {
   net::Engine* engine = nullptr;
   net::Resolver* resolver = nullptr;
   std::shared_ptr<const config::Config> config;
+  std::shared_ptr<const TlsSetup> tls;
 
   const config::Settings& settings() const { return config->settings; }
   Usec now() const { return engine->now(); }

@@ -39,7 +39,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void on_closed(net::Stream& stream, int error) override;
   void on_drained(net::Stream& stream) override;
   void on_connected(net::Stream& stream, int error) override;
-  void on_detached(int fd) override;
+  void on_detached(int fd, std::unique_ptr<net::Tls> tls) override;
+  void on_secure(net::Stream& stream) override;
 
   // Linking (the pool decides, link() is the only place where a client meets a server).
   void link(Client* client);
@@ -114,6 +115,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void login_failed(std::string_view sqlstate, std::string_view text, bool from_server);
   void login_complete();
   void send_startup();
+  std::size_t tls_answer(Bytes bytes);
+  void start_tls(bool direct);
   const std::string* password_text() const;
   // server_ready.cc
   std::size_t relay(const net::Received& received);
@@ -134,6 +137,7 @@ class Server final : public net::StreamOwner, public ListNode {
   Phase phase_ = Phase::resolving;
   bool login_done_ = false, connecting_flag_ = false;
   bool authenticated_ = false;  // AuthenticationOk came
+  bool asked_tls_ = false;      // SSLRequest sent, its one byte of answer not here yet
   bool lost_ = false;           // the other side is gone: no goodbye
   bool copy_in_ = false;        // the server expects CopyData
   bool error_pending_ = false;  // an ErrorResponse came, its ReadyForQuery not yet
@@ -157,7 +161,8 @@ class Server final : public net::StreamOwner, public ListNode {
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;
   net::Address address_;
-  std::string host_;  // list element dialled; empty = Unix socket
+  std::string host_;                      // list element dialled; empty = Unix socket
+  std::unique_ptr<net::Tls> moving_tls_;  // between two engines
   pool::Permit permit_;
   int move_to_ = -1;
   int port_ = 0;

@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "observe/stats.h"
 #include "observe/views.h"
+#include "wire/write.h"
 
 namespace pgf::worker {
 
@@ -127,8 +128,7 @@ void Control::execute(Console console, const admin::Command& command) {
     case Action::reload: {
       say_log();
       if (std::string error = reload(); !error.empty()) return fail(console, error, admin::kReloadFailed);
-      fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console](Ticket&) { done(console, "RELOAD"); })});
-      return;
+      return publish([this, console](Ticket&) { done(console, "RELOAD"); });
     }
     case Action::pause:
       say_log();
@@ -216,10 +216,50 @@ void Control::set(Console console, const admin::Command& command) {
     return fail(console, "SET failed");
   }
   if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
+  // Certificate and key cannot be changed in one SET: the pair that does not fit waits for the other half.
+  bool tls_failed = false;
+  if (command.key.find("_tls_") != std::string::npos || command.key.find("_tls13_") != std::string::npos)
+    tls_failed = !renew_tls(*next);
   reopen_log_(next->settings);
   fleet_.config = std::move(next);
+  publish([this, console, tag = command.tag(), tls_failed](Ticket&) {
+    std::string out;
+    if (tls_failed) wire::notice(out, "TLS settings could not be applied, still using old configuration");
+    admin::done(out, tag);
+    reply(console, std::move(out));
+  });
+}
+
+// Certificates and rules anew from the files. On an error those in force stay.
+bool Control::renew_tls(const config::Config& next) {
+  auto setup = session::make_tls_setup(next);
+  if (!setup) {
+    fleet_.log(LogLevel::error, "{}", setup.error());
+    return false;
+  }
+  servers_outdated_ |= !fleet_.tls->same_for_servers(**setup);
+  fleet_.tls = *std::move(setup);
+  return true;
+}
+
+// Sends out fleet_.config and fleet_.tls. If connections to servers have to be replaced because of TLS, their
+// generation ends only when no worker opens any with the old rules any more.
+void Control::publish(std::function<void(Ticket&)> then) {
+  bool renew_servers = std::exchange(servers_outdated_, false);
   fleet_.broadcast(
-      NewConfig{fleet_.config, ticket([this, console, tag = command.tag()](Ticket&) { done(console, tag); })});
+      NewConfig{fleet_.config, fleet_.tls, ticket([this, renew_servers, then = std::move(then)](Ticket& t) {
+                  if (!renew_servers) return then(t);
+                  end_generation(nullptr);
+                  order(Order::recycle, nullptr, then);
+                })});
+}
+
+void Control::end_generation(pool::DatabaseShared* database) {
+  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
+    if (database && &p->database != database) continue;
+    p->generation.fetch_add(1);
+    p->set_welcome(nullptr);
+  }
 }
 
 // Loads the files; on success fleet_.config is the new generation, and the caller sends it out.
@@ -234,6 +274,10 @@ std::string Control::reload() {
   }
   auto next = std::make_shared<config::Config>(*loaded.config);
   config::keep_on_reload(*next, *fleet_.config);
+  if (!renew_tls(*next)) {
+    fleet_.log(LogLevel::error, "TLS configuration could not be reloaded, keeping old configuration");
+    return kFailed;
+  }
   for (const std::string& warning : next->warnings) fleet_.log(LogLevel::warning, "{}", warning);
   for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
     auto before = config::find_database(*fleet_.config, p->database.name),
@@ -323,11 +367,7 @@ void Control::reconnect(Console console, const admin::Command& command) {
     database = known_database(command.database, true);
     if (!database) return fail(console, fmt::format("no such database: {}", command.database));
   }
-  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
-    if (database && &p->database != database) continue;
-    p->generation.fetch_add(1);
-    p->set_welcome(nullptr);
-  }
+  end_generation(database);
   order(Order::recycle, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
 }
 
@@ -354,7 +394,7 @@ void Control::on_signal(int number) {
   switch (number) {
     case SIGHUP:
       log("got SIGHUP, re-reading config");
-      if (reload().empty()) fleet_.broadcast(NewConfig{fleet_.config, ticket({})});
+      if (reload().empty()) publish([](Ticket&) {});
       return;
     case SIGTERM:
       log(ending ? "got SIGTERM while shutting down, fast exit"

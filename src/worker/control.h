@@ -54,6 +54,9 @@ class Control {
   void reconnect(Console console, const admin::Command& command);
   void able(Console console, const admin::Command& command, bool disabled);
   std::string reload();  // error text or empty; the workers' acknowledgement comes by the ticket
+  bool renew_tls(const config::Config& next);
+  void publish(std::function<void(Ticket&)> then);  // the new configuration, to all workers
+  void end_generation(pool::DatabaseShared* database);
   void shutdown(admin::ShutdownMode mode);
 
   void reply(const Console& console, std::string bytes, bool close = false);
@@ -84,6 +87,7 @@ class Control {
   std::vector<observe::Fleet::Stats> last_stats_, growth_;
   Usec period_ = kSecond, period_start_, next_tick_ = 0;
   bool waiting_asked_ = false;
+  bool servers_outdated_ = false;  // their TLS rules have changed, and publish() has not seen to it yet
   std::optional<int> exit_;
 };
 
