@@ -230,13 +230,9 @@ TEST(Settings, RefusedValueChangesNothing) {
 TEST(Settings, Effect) {
   EXPECT_TRUE(has_effect("pool_mode"));
   EXPECT_FALSE(has_effect("nonsense"));
-  for (const char* key :
-       {"client_tls_key_file", "server_tls_sslmode", "auth_hba_file", "auth_ident_file", "auth_ldap_options",
-        "auth_query", "auth_user", "auth_dbname", "resolv_conf", "pkt_buf", "suspend_timeout"})
+  for (const char* key : {"auth_hba_file", "auth_ident_file", "auth_ldap_options", "auth_query", "auth_user",
+                          "auth_dbname", "resolv_conf", "pkt_buf", "suspend_timeout"})
     EXPECT_FALSE(has_effect(key)) << key;
-  EXPECT_TRUE(has_effect("client_tls_sslmode", "Disable"));
-  EXPECT_FALSE(has_effect("client_tls_sslmode", "require"));
-  EXPECT_FALSE(has_effect("client_tls_ciphers", "disable"));
 }
 
 TEST(Settings, NearestKey) {

@@ -9,9 +9,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 namespace pgf::net {
 namespace {
@@ -36,9 +35,9 @@ bool same_word(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-// The first error that OpenSSL noted, in words.
+// The last error that OpenSSL noted, in words: those before it are what its parts said.
 std::string reason() {
-  unsigned long code = ERR_peek_error();
+  unsigned long code = ERR_peek_last_error();
   if (ERR_SYSTEM_ERROR(code)) return std::strerror(ERR_GET_REASON(code));
   const char* text = code ? ERR_reason_error_string(code) : nullptr;
   return text ? text : fmt::format("error {:#x}", code);
@@ -48,10 +47,13 @@ using Outcome = std::expected<void, std::string>;
 std::unexpected<std::string> failed(std::string text) { return std::unexpected(std::move(text)); }
 
 std::expected<std::string, std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  Owned<std::FILE, std::fclose> file{std::fopen(path.c_str(), "re")};
+  if (!file) return failed(std::strerror(errno));
   std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) return failed(std::strerror(errno));
+  char piece[4096];
+  while (std::size_t n = std::fread(piece, 1, sizeof piece, file.get())) text.append(piece, n);
+  OPENSSL_cleanse(piece, sizeof piece);
+  if (std::ferror(file.get())) return failed(std::strerror(errno));
   return text;
 }
 
@@ -404,9 +406,9 @@ void Tls::fail(const char* what) {
   if (why.empty()) {
     why = reason();
     long verdict = SSL_get_verify_result(ssl_);
-    if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_CERTIFICATE_VERIFY_FAILED)
+    if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_CERTIFICATE_VERIFY_FAILED)
       why += fmt::format(" ({})", X509_verify_cert_error_string(verdict));
-  } else if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_CERTIFICATE_VERIFY_FAILED) {
+  } else if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_CERTIFICATE_VERIFY_FAILED) {
     why = "certificate verify failed: " + why;
   }
   error_ = fmt::format("{}: {}", what, why);
@@ -466,6 +468,18 @@ std::string Tls::info() const {
   const char* name = group > 0 && !(group & TLSEXT_nid_unknown) ? OBJ_nid2sn(group) : nullptr;
   if (name) text += fmt::format("/ECDH={}", name);
   return text;
+}
+
+std::string Tls::channel_binding() const {
+  X509* cert = SSL_is_server(ssl_) ? SSL_get_certificate(ssl_) : SSL_get0_peer_certificate(ssl_);
+  int hash = NID_undef;
+  if (!cert || X509_get_signature_info(cert, &hash, nullptr, nullptr, nullptr) != 1) return {};
+  if (hash == NID_md5 || hash == NID_sha1) hash = NID_sha256;
+  const EVP_MD* kind = hash == NID_undef ? nullptr : EVP_get_digestbynid(hash);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> sum;
+  unsigned size = 0;
+  if (!kind || X509_digest(cert, kind, sum.data(), &size) != 1) return {};
+  return {sum.begin(), sum.begin() + size};
 }
 
 bool Tls::has_peer_certificate() const { return SSL_get0_peer_certificate(ssl_) != nullptr; }

@@ -26,14 +26,14 @@ struct TlsOptions {
   };
   Side side = Side::accept;
   Verify verify = Verify::none;
-  std::string prefix;                // "client_tls" or "server_tls": how errors name the settings
-  std::string key_file, cert_file;   // empty: no certificate of our own (connect only)
-  std::string ca_file;               // empty: the system's
-  std::string protocols = "secure";  // tlsv1.0, …, tlsv1, all, secure, default; `!` takes away
-  std::string ciphers = "default";   // OpenSSL's list, up to TLS 1.2; default, secure, normal, fast: the library's
-  std::string suites;                // TLS 1.3; empty: the library's
-  std::string dheparams = "auto";    // auto, none
-  std::string curve = "auto";        // auto, none (the library's), or a name
+  std::string prefix;                   // "client_tls" or "server_tls": how errors name the settings
+  std::string key_file{}, cert_file{};  // empty: no certificate of our own (connect only)
+  std::string ca_file{};                // empty: the system's
+  std::string protocols = "secure";     // tlsv1.0, …, tlsv1, all, secure, default; `!` takes away
+  std::string ciphers = "default";      // OpenSSL's list, up to TLS 1.2; default, secure, normal, fast: the library's
+  std::string suites{};                 // TLS 1.3; empty: the library's
+  std::string dheparams = "auto";       // auto, none
+  std::string curve = "auto";           // auto, none (the library's), or a name
 };
 
 // What all connections of one side share: certificates, key, rules. Immutable; any thread.
@@ -96,6 +96,8 @@ class Tls {
 
   // "TLSv1.3/TLS_AES_256_GCM_SHA384/ECDH=X25519", as PgBouncer shows it. Valid once open.
   std::string info() const;
+  // RFC 5929's tls-server-end-point: the hash of the server's certificate. Empty if its signature names no hash.
+  std::string channel_binding() const;
   // Did the other side show a (then: verified) certificate?
   bool has_peer_certificate() const;
   // Is one of its names (common name, DNS names) exactly this one?

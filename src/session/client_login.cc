@@ -224,7 +224,8 @@ void Client::ask_password() {
       login_->method = config::AuthType::scram_sha_256;
       [[fallthrough]];
     case config::AuthType::scram_sha_256: {
-      wire::auth_sasl(out);
+      std::string binding = stream->tls() ? stream->tls()->channel_binding() : "";
+      wire::auth_sasl(out, !binding.empty());
       int iterations = static_cast<int>(s.scram_iterations);
       using Kind = auth::Secret::Kind;
       if (login_->user_known && login_->secret.kind == Kind::scram) {
@@ -235,6 +236,7 @@ void Client::ask_password() {
       } else {
         login_->scram.emplace(auth::mock_scram(login_->user, iterations, env_->shared.credentials.process_key), false);
       }
+      login_->scram->bind_channel(std::move(binding));
       break;
     }
     default:

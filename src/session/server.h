@@ -88,6 +88,7 @@ class Server final : public net::StreamOwner, public ListNode {
   int backend_pid() const;
   Bytes backend_key() const { return as_bytes(backend_key_); }
   const net::Address& dialled() const { return address_; }
+  const std::string& host() const { return host_; }
   std::size_t prepared() const { return statements_ ? statements_->size() : 0; }
   const wire::ParamSet& params() const { return params_; }
 

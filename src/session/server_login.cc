@@ -242,6 +242,7 @@ void Server::auth_request(Bytes body) {
       } else {
         scram_ = std::make_unique<auth::ScramClient>(secret.text);
       }
+      if (stream->tls()) scram_->bind_channel(stream->tls()->channel_binding());
       auto answer = scram_->start(request->data);
       if (!answer) return login_failed("08P01", fmt::format("server login failed: {}", answer.error()), true);
       wire::sasl_message(out, *answer);
