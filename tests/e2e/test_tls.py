@@ -675,14 +675,16 @@ def test_protocols_and_ciphers(tls_pooler):
         p.admin("SET client_tls_ecdhcurve = 'secp384r1'")
         assert info().endswith("/ECDH=secp384r1")
     p.admin("SET client_tls_dheparams = 'none'")
-    for key, bad in (("client_tls13_ciphers", "unknown"), ("client_tls_protocols", "sslv2"),
-                     ("client_tls_cert_file", "/none")):
+    for key, bad, good in (("client_tls13_ciphers", "unknown", "TLS_CHACHA20_POLY1305_SHA256"),
+                           ("client_tls_protocols", "sslv2", "secure"),
+                           ("client_tls_cert_file", "/none", p.settings["client_tls_cert_file"])):
         with p.console() as c:
             out = c.query(f"SET {key} = '{bad}'")
         assert [m.text for m in out if m.type == "N"] == \
             ["TLS settings could not be applied, still using old configuration"]
         assert [m.tag for m in out if m.type == "C"] == [f"SET {key}={bad}"]
         assert info().startswith("TLSv1.3/TLS_CHACHA20_POLY1305_SHA256")  # what was in force still is
+        p.admin(f"SET {key} = '{good}'")
     p.wait_log("failed to set the TLSv1.3 cipher suites")
     p.wait_log("No such file or directory")
 
