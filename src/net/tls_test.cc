@@ -643,6 +643,41 @@ TEST_P(TlsStream, HelloThatWasReadAlready) {
   }));
 }
 
+TEST_P(TlsStream, SomebodyWhoOnlyMakesUsAnswerIsLetGo) {
+  test::Pair p;
+  test::Owner o;
+  Stream* s = engine->adopt(p.fd[0], Kind::client, &o);
+  s->resume();
+  s->start_tls(Tls::accept(*context(accepting()), false));
+  Raw raw(TLS1_3_VERSION);
+  std::string unsent;
+  ASSERT_TRUE(loop->until([&] {
+    if (!SSL_is_init_finished(raw.ssl)) SSL_do_handshake(raw.ssl);
+    unsent += raw.sent();
+    ssize_t n = ::send(p.peer(), unsent.data(), unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) unsent.erase(0, static_cast<std::size_t>(n));
+    std::string got = test::drain(p.peer());
+    BIO_write(SSL_get_rbio(raw.ssl), got.data(), static_cast<int>(got.size()));
+    return o.secured == 1 && unsent.empty();
+  }));
+  std::size_t most = 0;
+  ASSERT_TRUE(loop->until([&] {
+    for (int i = 0; i < 200 && unsent.size() < 4000; ++i) {
+      SSL_key_update(raw.ssl, SSL_KEY_UPDATE_REQUESTED);
+      SSL_do_handshake(raw.ssl);
+      unsent += raw.sent();
+    }
+    ssize_t n = ::send(p.peer(), unsent.data(), unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) unsent.erase(0, static_cast<std::size_t>(n));
+    most = std::max(most, s->queued());
+    return o.closes == 1;
+  }));
+  EXPECT_EQ(o.close_error, EPROTO);
+  EXPECT_GT(most, 100'000u);
+  EXPECT_LT(most, 1'200'000u);
+  s->close();
+}
+
 TEST_P(TlsStream, EndWithoutGoodbye) {
   test::Pair p;
   test::Owner o;
