@@ -231,7 +231,7 @@ TEST(Settings, Effect) {
   EXPECT_TRUE(has_effect("pool_mode"));
   EXPECT_FALSE(has_effect("nonsense"));
   for (const char* key : {"auth_hba_file", "auth_ident_file", "auth_ldap_options", "auth_query", "auth_user",
-                          "auth_dbname", "resolv_conf", "pkt_buf", "suspend_timeout"})
+                          "auth_dbname", "resolv_conf", "pkt_buf"})
     EXPECT_FALSE(has_effect(key)) << key;
 }
 
