@@ -6,7 +6,9 @@
 
 namespace pgf::auth {
 
-inline constexpr std::string_view kScramMechanism = "SCRAM-SHA-256";
+inline constexpr std::string_view kScramMechanism = "SCRAM-SHA-256", kScramPlusMechanism = "SCRAM-SHA-256-PLUS";
+// What begins a first message that is bound to its TLS channel (RFC 5929).
+inline constexpr std::string_view kBoundHeader = "p=tls-server-end-point,,";
 // Far above what real peers send (less than 200 bytes), and small enough to hold for strangers.
 inline constexpr std::size_t kMaxScramMessage = 4096, kMaxScramNonce = 1024;
 

@@ -53,12 +53,15 @@ struct ScramKeys {
   std::array<std::uint8_t, 32> client_key{}, server_key{};
 };
 
-// Server role: authenticates a pgflotilla client. mechanism list offered is exactly SCRAM-SHA-256.
+// Server role: authenticates a pgflotilla client. The mechanism list offered is SCRAM-SHA-256, behind
+// SCRAM-SHA-256-PLUS if bind_channel() was called.
 class ScramServer {
  public:
   // `genuine` false = mock: the exchange runs to its end and then fails.
   // `server_nonce` is for tests with known answers: empty = random.
   ScramServer(ScramSecret secret, bool genuine, std::string server_nonce = {});
+  // The hash of the certificate under which the client should have come (tls-server-end-point); empty = none.
+  void bind_channel(std::string certificate_hash) { binding_ = std::move(certificate_hash); }
   // SASLInitialResponse body (mechanism cstr, int32 length, data) -> server-first-message, or the error text.
   std::expected<std::string, std::string> first(Bytes initial_response);
   // SASLResponse body -> server-final-message when the proof is right. Error text otherwise: always
@@ -72,6 +75,8 @@ class ScramServer {
   ScramSecret secret_;
   bool genuine_;
   std::string nonce_;  // ours until first(), then the client's and ours
+  std::string binding_;
+  bool bound_ = false;  // the client chose SCRAM-SHA-256-PLUS
   std::string gs2_header_, client_first_bare_, server_first_;
   ScramKeys keys_;
 };
@@ -82,6 +87,8 @@ class ScramClient {
   // `client_nonce` is for tests with known answers: empty = random.
   explicit ScramClient(std::string password, std::string client_nonce = {});
   explicit ScramClient(const ScramKeys& keys, std::string client_nonce = {});
+  // The hash of the certificate that the server showed: SCRAM-SHA-256-PLUS is taken if it is offered.
+  void bind_channel(std::string certificate_hash) { binding_ = std::move(certificate_hash); }
   // Body of AuthenticationSASL after the code (list of mechanisms) -> SASLInitialResponse body. Errors are PgBouncer's
   // texts ("none of the server's SASL authentication mechanisms are supported").
   std::expected<std::string, std::string> start(Bytes mechanisms);
@@ -98,6 +105,7 @@ class ScramClient {
   bool verified_ = false;
   std::optional<std::string> password_;  // until the keys are known
   ScramKeys keys_;
+  std::string binding_, gs2_header_;
   std::string nonce_, client_first_bare_, auth_message_;
 };
 

@@ -7,16 +7,15 @@
 namespace pgf::auth {
 namespace {
 
-constexpr std::string_view kGs2Header = "n,,";  // no channel binding
 constexpr std::size_t kMaxSalt = 1024;
 
 std::unexpected<std::string> malformed() { return std::unexpected<std::string>("malformed SCRAM message from server"); }
 
-// False if the list is broken or does not offer SCRAM-SHA-256.
-bool offers_scram(Bytes mechanisms) {
+// False if the list is broken or does not offer it.
+bool offers(Bytes mechanisms, std::string_view wanted) {
   Cursor in(mechanisms);
   bool found = false;
-  for (std::string_view name = in.cstr(); in.ok() && !name.empty(); name = in.cstr()) found |= name == kScramMechanism;
+  for (std::string_view name = in.cstr(); in.ok() && !name.empty(); name = in.cstr()) found |= name == wanted;
   return in.at_end() && found;
 }
 
@@ -38,18 +37,22 @@ ScramClient::ScramClient(const ScramKeys& keys, std::string client_nonce)
 
 std::expected<std::string, std::string> ScramClient::start(Bytes mechanisms) {
   if (std::exchange(step_, Step::over) != Step::start) return malformed();
-  if (!offers_scram(mechanisms)) {
+  bool bound = !binding_.empty() && offers(mechanisms, kScramPlusMechanism);
+  if (!bound && !offers(mechanisms, kScramMechanism)) {
     return std::unexpected("none of the server's SASL authentication mechanisms are supported");
   }
   if (nonce_.empty()) nonce_ = random_nonce();
   client_first_bare_ = "n=,r=" + nonce_;  // the server takes the user from the startup packet
 
-  std::string body(kScramMechanism);
+  // `y` tells a server whose offer of the other mechanism was lost on the way that it was.
+  gs2_header_ = bound ? kBoundHeader : binding_.empty() ? "n,," : "y,,";
+  if (!bound) binding_.clear();
+  std::string body(bound ? kScramPlusMechanism : kScramMechanism);
   body += '\0';
   std::array<std::uint8_t, 4> length;
-  store_be32(length.data(), static_cast<std::uint32_t>(kGs2Header.size() + client_first_bare_.size()));
+  store_be32(length.data(), static_cast<std::uint32_t>(gs2_header_.size() + client_first_bare_.size()));
   body += as_text(length);
-  body += kGs2Header;
+  body += gs2_header_;
   body += client_first_bare_;
   step_ = Step::respond;
   return body;
@@ -77,7 +80,7 @@ std::expected<std::string, std::string> ScramClient::respond(Bytes server_first)
     keys_ = {salted_to_client_key(salted), salted_to_server_key(salted)};
     password_.reset();
   }
-  std::string response = "c=" + crypto::base64(as_bytes(kGs2Header)) + ",r=";
+  std::string response = "c=" + crypto::base64(as_bytes(gs2_header_ + binding_)) + ",r=";
   response += nonce;
   auth_message_ = client_first_bare_ + ",";
   auth_message_ += as_text(server_first);

@@ -21,17 +21,19 @@ std::expected<std::string, std::string> ScramServer::first(Bytes initial_respons
   Cursor body(initial_response);
   std::string_view mechanism = body.cstr();
   if (!body.ok()) return refused();
-  if (mechanism != kScramMechanism) {
+  bound_ = mechanism == kScramPlusMechanism && !binding_.empty();
+  if (mechanism != kScramMechanism && !bound_) {
     return std::unexpected("client selected an invalid SASL authentication mechanism");
   }
   std::int32_t length = body.i32();  // -1: the client has nothing to say yet, which SCRAM does not know
   if (!body.ok() || length < 0 || static_cast<std::size_t>(length) != body.rest().size()) return refused();
 
-  // The gs2 header: `n` = no channel binding, `y` = the client could, but saw no offer (we make none). Then an empty
-  // authzid: acting for another user is not on offer either.
+  // The gs2 header: `p` = bound to the channel, `n` = not, `y` = the client could, but saw no offer. If we made one,
+  // somebody in between took it away. Then an empty authzid: acting for another user is not on offer.
   std::string_view message = as_text(body.rest());
-  if (!message.starts_with("n,,") && !message.starts_with("y,,")) return refused();
-  std::string_view bare = message.substr(3);
+  std::string_view header = bound_ ? kBoundHeader : message.starts_with("y") && binding_.empty() ? "y,," : "n,,";
+  if (!message.starts_with(header)) return refused();
+  std::string_view bare = message.substr(header.size());
 
   AttributeReader in(bare);
   in.read('n');  // ignored: the startup packet named the user
@@ -39,7 +41,7 @@ std::expected<std::string, std::string> ScramServer::first(Bytes initial_respons
   in.skip_extensions();
   if (!in.at_end() || !is_nonce(client_nonce)) return refused();
 
-  gs2_header_ = message.substr(0, 3);
+  gs2_header_ = header;
   client_first_bare_ = bare;
   if (nonce_.empty()) nonce_ = random_nonce();
   nonce_.insert(0, client_nonce);
@@ -53,7 +55,7 @@ std::expected<std::string, std::string> ScramServer::final(Bytes response) {
   if (std::exchange(step_, Step::over) != Step::final) return refused();
 
   AttributeReader in(as_text(response));
-  bool same_binding = in.read('c') == crypto::base64(as_bytes(gs2_header_));
+  bool same_binding = in.read('c') == crypto::base64(as_bytes(bound_ ? gs2_header_ + binding_ : gs2_header_));
   bool same_nonce = in.read('r') == nonce_;
   in.skip_extensions();
   std::string_view without_proof = in.consumed();

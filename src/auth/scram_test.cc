@@ -115,6 +115,35 @@ TEST(Scram, MockAlwaysFails) {
   EXPECT_EQ(rfc.keys().server_key, ScramKeys{}.server_key);
 }
 
+TEST(Scram, ChannelBinding) {
+  ScramSecret secret = parse_secret(kSecret).scram;
+  auto bytes = [](std::string_view list) { return std::string(list); };
+  const std::string both = bytes(std::string_view("SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0", 34));
+  const std::string plain = bytes(std::string_view("SCRAM-SHA-256\0\0", 15));
+  auto login = [&](std::string mine, std::string theirs, const std::string& offered) {
+    ScramServer server(secret, true);
+    server.bind_channel(std::move(theirs));
+    ScramClient client("pencil");
+    client.bind_channel(std::move(mine));
+    auto hello = client.start(as_bytes(offered));
+    if (!hello) return std::string("no mechanism");
+    std::string mechanism = hello->substr(0, hello->find('\0'));
+    auto challenge = server.first(as_bytes(*hello));
+    if (!challenge) return std::string("refused");
+    auto proof = client.respond(as_bytes(*challenge));
+    auto done = server.final(as_bytes(*proof));
+    return done && client.finish(as_bytes(*done)) ? mechanism : "failed";
+  };
+  EXPECT_EQ(login("cert", "cert", both), "SCRAM-SHA-256-PLUS");
+  EXPECT_EQ(login("cert", "other cert", both), "failed") << "somebody with another certificate is in between";
+  EXPECT_EQ(login("cert", "cert", plain), "refused") << "the offer was taken out on the way";
+  EXPECT_EQ(login("cert", "", plain), "SCRAM-SHA-256") << "a server that cannot";
+  EXPECT_EQ(login("", "cert", both), "SCRAM-SHA-256") << "a client that cannot";
+  EXPECT_EQ(login("cert", "", both), "refused");
+  EXPECT_EQ(login("", "", both), "SCRAM-SHA-256");
+  EXPECT_EQ(login("", "cert", both.substr(0, 19) + std::string(1, '\0')), "no mechanism");
+}
+
 TEST(ScramServer, AcceptsFirst) {
   for (std::string_view good :
        {"n,,n=,r=abc", "y,,n=,r=abc", "n,,n=*,r=abc", "n,,n=a=2Cb,r=~!\"", "n,,n=,r=abc,x=1,Y=", "n,,n=ünï,r=abc"}) {

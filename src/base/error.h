@@ -19,6 +19,7 @@ inline constexpr Say database_too_long{"08P01", "database name too long"};
 inline constexpr Say startup_twice{"08P01", "client re-sent startup pkt"};
 inline constexpr Say unknown_message{"08P01", "unknown pkt"};
 inline constexpr Say no_pqexec{"08P01", "PQexec disallowed"};
+inline constexpr Say ssl_required{"28000", "SSL required"};
 inline constexpr Say ssl_injection{"08P01", "received unencrypted data after SSL request"};
 inline constexpr Say gss_injection{"08P01", "received unencrypted data after GSSAPI encryption request"};
 inline constexpr Say password_first{"08P01", "client password pkt before startup packet"};

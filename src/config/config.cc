@@ -76,7 +76,7 @@ std::optional<Database> find_database(const Config& config, const std::string& n
 bool needs_new_servers(const Database& a, const Database& b) {
   return server_dbname(a) != server_dbname(b) || a.host != b.host || a.ports != b.ports || a.user != b.user ||
          a.connect_query != b.connect_query || a.auth_dbname != b.auth_dbname || a.auth_query != b.auth_query ||
-         a.load_balance_hosts != b.load_balance_hosts;
+         a.load_balance_hosts != b.load_balance_hosts || a.sslnegotiation != b.sslnegotiation;
 }
 
 std::vector<std::string> split_list(std::string_view list) {

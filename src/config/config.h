@@ -31,6 +31,7 @@ struct Database {
   std::optional<Usec> server_lifetime;                               // only > 0 is kept
   std::optional<Usec> query_wait_timeout;
   std::optional<Usec> connect_timeout;
+  SslNegotiation sslnegotiation = SslNegotiation::postgres;  // direct: TLS from the first byte (PostgreSQL 17)
   LoadBalance load_balance_hosts = LoadBalance::round_robin;
   std::string connect_query;
   std::string client_encoding, datestyle, timezone, application_name;

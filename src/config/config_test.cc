@@ -117,7 +117,7 @@ TEST(FindDatabase, TemplateWithFixedDbname) {
 
 TEST(NeedsNewServers, OnlyForWhatAServerConnectionDependsOn) {
   for (const char* change : {"dbname=x", "host=x", "port=1", "user=x", "connect_query=x", "auth_dbname=x",
-                             "auth_query=x", "load_balance_hosts=disable"})
+                             "auth_query=x", "load_balance_hosts=disable", "sslnegotiation=direct"})
     EXPECT_TRUE(needs_new_servers(db(""), db(change))) << change;
   EXPECT_TRUE(needs_new_servers(db("user=x"), db("")));
   for (const char* change :

@@ -108,6 +108,12 @@ Outcome database_load_balance(Database& db, const std::string& value) {
   db.load_balance_hosts = *policy;
   return {};
 }
+Outcome database_sslnegotiation(Database& db, const std::string& value) {
+  auto how = parse_keyword<SslNegotiation>(value);
+  if (!how) return fail("invalid sslnegotiation: " + value);
+  db.sslnegotiation = *how;
+  return {};
+}
 // Ours, so it is as exact and as strict as the settings are.
 Outcome database_connect_timeout(Database& db, const std::string& value) {
   auto time = parse_seconds(value);
@@ -145,6 +151,7 @@ constexpr Key<Database> kDatabaseKeys[] = {
     {"connect_timeout", database_connect_timeout},
     {"load_balance_hosts", database_load_balance},
     {"max_protocol_version", database_protocol},
+    {"sslnegotiation", database_sslnegotiation},
     {"connect_query", text<D, &D::connect_query>},
     {"client_encoding", text<D, &D::client_encoding>},
     {"datestyle", text<D, &D::datestyle>},

@@ -119,6 +119,7 @@ TEST(Database, Refusals) {
   for (std::string version : {"3", "3.1", "3.3", "2.0", "3.2 "})
     EXPECT_EQ(db_error("max_protocol_version='" + version + "'"), "invalid max_protocol_version: " + version);
   EXPECT_EQ(db_error("connect_timeout=x"), "invalid connect_timeout: x");
+  EXPECT_EQ(db_error("sslnegotiation=tls"), "invalid sslnegotiation: tls");
   EXPECT_EQ(db_error("sslmode=require"), "unrecognized connection parameter: sslmode");
   EXPECT_EQ(db_error("hots=a"), "unrecognized connection parameter: hots, did you mean \"host\"?");
 }
@@ -128,6 +129,12 @@ TEST(Database, LoadBalance) {
   EXPECT_EQ(db("load_balance_hosts=round-robin").load_balance_hosts, LoadBalance::round_robin);
   EXPECT_EQ(db("load_balance_hosts=random").load_balance_hosts, LoadBalance::random);
   EXPECT_EQ(to_text(db("load_balance_hosts=least-conn").load_balance_hosts), "least-conn");
+}
+
+TEST(Database, SslNegotiation) {
+  EXPECT_EQ(db("").sslnegotiation, SslNegotiation::postgres);
+  EXPECT_EQ(db("sslnegotiation=postgres").sslnegotiation, SslNegotiation::postgres);
+  EXPECT_EQ(db("sslnegotiation=direct").sslnegotiation, SslNegotiation::direct);
 }
 
 TEST(Database, LengthLimits) {

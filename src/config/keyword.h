@@ -34,6 +34,8 @@ inline constexpr std::array<Word<SslMode>, 6> kSslModes{{{"disable", SslMode::di
                                                          {"require", SslMode::require},
                                                          {"verify-ca", SslMode::verify_ca},
                                                          {"verify-full", SslMode::verify_full}}};
+inline constexpr std::array<Word<SslNegotiation>, 2> kSslNegotiations{
+    {{"postgres", SslNegotiation::postgres}, {"direct", SslNegotiation::direct}}};
 inline constexpr std::array<Word<LoadBalance>, 4> kLoadBalances{{{"disable", LoadBalance::disable},
                                                                  {"round-robin", LoadBalance::round_robin},
                                                                  {"random", LoadBalance::random},
@@ -44,6 +46,7 @@ inline constexpr std::array<Word<IoEngine>, 3> kIoEngines{
 constexpr std::span<const Word<PoolMode>> words(PoolMode) { return kPoolModes; }
 constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
 constexpr std::span<const Word<SslMode>> words(SslMode) { return kSslModes; }
+constexpr std::span<const Word<SslNegotiation>> words(SslNegotiation) { return kSslNegotiations; }
 constexpr std::span<const Word<LoadBalance>> words(LoadBalance) { return kLoadBalances; }
 constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
 

@@ -141,7 +141,7 @@ void read_hba(Config& config, FileReader& files) {
 // A setting that is accepted but ignored must not pass in silence, unless it says what happens anyway.
 void warn_without_effect(Config& config) {
   for (const ShownSetting& row : show(config.settings)) {
-    if (!config.given.contains(row.key) || has_effect(row.key, row.value)) continue;
+    if (!config.given.contains(row.key) || has_effect(row.key)) continue;
     if (row.value != row.default_value)
       config.warnings.push_back(fmt::format("{} is accepted, but has no effect in this version", row.key));
   }

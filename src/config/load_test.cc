@@ -206,11 +206,10 @@ TEST(AuthFileLoading, BrokenIsAWarningAndKeepsTheStart) {
 }
 
 TEST(Load, WarnsOfWhatHasNoEffect) {
-  EXPECT_THAT(good("[pgbouncer]\nclient_tls_sslmode = require\nclient_tls_key_file = k\nserver_tls_sslmode=disable\n"
+  EXPECT_THAT(good("[pgbouncer]\npkt_buf = 8192\nclient_tls_key_file = k\nserver_tls_sslmode=require\n"
                    "peer_id = 0\n[peers]\n1 = host=a\n")
                   ->warnings,
-              UnorderedElementsAre("client_tls_sslmode is accepted, but has no effect in this version",
-                                   "client_tls_key_file is accepted, but has no effect in this version",
+              UnorderedElementsAre("pkt_buf is accepted, but has no effect in this version",
                                    "[peers] is accepted, but has no effect in this version"));
 }
 

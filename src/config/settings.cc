@@ -93,16 +93,16 @@ constexpr Row kRows[] = {
     {"client_idle_timeout", Time{&S::client_idle_timeout}, "0", live, yes,
      "close clients that are idle for this long; 0 = off"},
     {"client_login_timeout", Time{&S::client_login_timeout}, "60", live, yes, "longest time a login may take; 0 = off"},
-    {"client_tls13_ciphers", Text{&S::client_tls13_ciphers}, nullptr, live, none, "TLS 1.3 cipher suites for clients"},
-    {"client_tls_ca_file", Text{&S::client_tls_ca_file}, "", live, none, "CA that signs client certificates"},
-    {"client_tls_cert_file", Text{&S::client_tls_cert_file}, "", live, none, "certificate shown to clients"},
-    {"client_tls_ciphers", Text{&S::client_tls_ciphers}, "default", live, none, "ciphers for clients up to TLS 1.2"},
-    {"client_tls_dheparams", Text{&S::client_tls_dheparams}, "auto", live, none, "DHE key exchange with clients"},
-    {"client_tls_ecdhcurve", Text{&S::client_tls_ecdhcurve}, "auto", live, none,
+    {"client_tls13_ciphers", Text{&S::client_tls13_ciphers}, nullptr, live, yes, "TLS 1.3 cipher suites for clients"},
+    {"client_tls_ca_file", Text{&S::client_tls_ca_file}, "", live, yes, "CA that signs client certificates"},
+    {"client_tls_cert_file", Text{&S::client_tls_cert_file}, "", live, yes, "certificate shown to clients"},
+    {"client_tls_ciphers", Text{&S::client_tls_ciphers}, "default", live, yes, "ciphers for clients up to TLS 1.2"},
+    {"client_tls_dheparams", Text{&S::client_tls_dheparams}, "auto", live, yes, "DHE key exchange with clients"},
+    {"client_tls_ecdhcurve", Text{&S::client_tls_ecdhcurve}, "auto", live, yes,
      "curve of the ECDH key exchange with clients"},
-    {"client_tls_key_file", Text{&S::client_tls_key_file}, "", live, none, "private key of client_tls_cert_file"},
-    {"client_tls_protocols", Text{&S::client_tls_protocols}, "secure", live, none, "TLS versions offered to clients"},
-    {"client_tls_sslmode", Enum<SslMode>{&S::client_tls_sslmode}, "disable", live, none, "TLS towards clients"},
+    {"client_tls_key_file", Text{&S::client_tls_key_file}, "", live, yes, "private key of client_tls_cert_file"},
+    {"client_tls_protocols", Text{&S::client_tls_protocols}, "secure", live, yes, "TLS versions offered to clients"},
+    {"client_tls_sslmode", Enum<SslMode>{&S::client_tls_sslmode}, "disable", live, yes, "TLS towards clients"},
     {"conffile", Text{&S::conffile}, nullptr, live, yes, "file that the next RELOAD reads"},
     {"default_pool_size", Int{&S::default_pool_size, kCount}, "20", live, yes,
      "server connections per database and user; 0 = no limit"},
@@ -178,13 +178,13 @@ constexpr Row kRows[] = {
      "run server_reset_query in every pool mode"},
     {"server_round_robin", Flag{&S::server_round_robin}, "0", live, yes,
      "use idle servers in turn instead of last in, first out"},
-    {"server_tls13_ciphers", Text{&S::server_tls13_ciphers}, nullptr, live, none, "TLS 1.3 cipher suites for servers"},
-    {"server_tls_ca_file", Text{&S::server_tls_ca_file}, "", live, none, "CA that signs server certificates"},
-    {"server_tls_cert_file", Text{&S::server_tls_cert_file}, "", live, none, "certificate shown to servers"},
-    {"server_tls_ciphers", Text{&S::server_tls_ciphers}, "default", live, none, "ciphers for servers up to TLS 1.2"},
-    {"server_tls_key_file", Text{&S::server_tls_key_file}, "", live, none, "private key of server_tls_cert_file"},
-    {"server_tls_protocols", Text{&S::server_tls_protocols}, "secure", live, none, "TLS versions used with servers"},
-    {"server_tls_sslmode", Enum<SslMode>{&S::server_tls_sslmode}, "prefer", live, none, "TLS towards servers"},
+    {"server_tls13_ciphers", Text{&S::server_tls13_ciphers}, nullptr, live, yes, "TLS 1.3 cipher suites for servers"},
+    {"server_tls_ca_file", Text{&S::server_tls_ca_file}, "", live, yes, "CA that signs server certificates"},
+    {"server_tls_cert_file", Text{&S::server_tls_cert_file}, "", live, yes, "certificate shown to servers"},
+    {"server_tls_ciphers", Text{&S::server_tls_ciphers}, "default", live, yes, "ciphers for servers up to TLS 1.2"},
+    {"server_tls_key_file", Text{&S::server_tls_key_file}, "", live, yes, "private key of server_tls_cert_file"},
+    {"server_tls_protocols", Text{&S::server_tls_protocols}, "secure", live, yes, "TLS versions used with servers"},
+    {"server_tls_sslmode", Enum<SslMode>{&S::server_tls_sslmode}, "prefer", live, yes, "TLS towards servers"},
     {"so_reuseport", Flag{&S::so_reuseport}, "0", boot, yes, "let several processes share the TCP port"},
     {"stats_period", Int{&S::stats_period, kPositive}, "60", live, yes, "seconds between averages"},
     {"stats_users", Text{&S::stats_users}, "", live, yes, "users who may read the console"},
@@ -342,11 +342,6 @@ bool is_live(std::string_view key) {
 bool has_effect(std::string_view key) {
   const Row* row = find(key);
   return row && row->effect == Effect::yes;
-}
-bool has_effect(std::string_view key, std::string_view value) {
-  if (has_effect(key)) return true;
-  const Row* row = find(key);
-  return row && std::holds_alternative<Enum<SslMode>>(row->field) && parse_keyword<SslMode>(value) == SslMode::disable;
 }
 bool has_null_default(std::string_view key) {
   const Row* row = find(key);

@@ -14,6 +14,7 @@ namespace pgf::config {
 enum class PoolMode { session, transaction, statement };
 enum class AuthType { any, trust, plain, md5, cert, hba, ldap, pam, scram_sha_256, peer };
 enum class SslMode { disable, allow, prefer, require, verify_ca, verify_full };
+enum class SslNegotiation { postgres, direct };
 enum class LoadBalance { disable, round_robin, random, least_conn };
 enum class IoEngine { auto_, io_uring, epoll };
 
@@ -69,9 +70,8 @@ struct Settings {
 // Keys that are not live are set as well: the caller decides by is_live().
 std::expected<void, std::string> set(Settings& settings, std::string_view key, std::string_view value);
 bool is_known(std::string_view key);
-bool is_live(std::string_view key);                             // may RELOAD and SET change it?
-bool has_effect(std::string_view key);                          // false: accepted, but nothing is done with it yet
-bool has_effect(std::string_view key, std::string_view value);  // true also for *_tls_sslmode=disable
+bool is_live(std::string_view key);     // may RELOAD and SET change it?
+bool has_effect(std::string_view key);  // false: accepted, but nothing is done with it yet
 bool has_null_default(std::string_view key);
 void set_defaults(Settings& settings);
 // What a `[pgbouncer]` header does: keys whose default is NULL keep their value.

@@ -230,11 +230,8 @@ TEST(Settings, RefusedValueChangesNothing) {
 TEST(Settings, Effect) {
   EXPECT_TRUE(has_effect("pool_mode"));
   EXPECT_FALSE(has_effect("nonsense"));
-  for (const char* key : {"client_tls_key_file", "server_tls_sslmode", "resolv_conf", "pkt_buf"})
+  for (const char* key : {"resolv_conf", "pkt_buf"})
     EXPECT_FALSE(has_effect(key)) << key;
-  EXPECT_TRUE(has_effect("client_tls_sslmode", "Disable"));
-  EXPECT_FALSE(has_effect("client_tls_sslmode", "require"));
-  EXPECT_FALSE(has_effect("client_tls_ciphers", "disable"));
 }
 
 TEST(Settings, NearestKey) {

@@ -43,18 +43,6 @@ LogTarget log_target(const config::Settings& s, const Options& options) {
   return t;
 }
 
-// What this version cannot do must not be skipped in silence where safety depends on it.
-std::string unsupported(const config::Settings& s) {
-  using config::AuthType;
-  if (s.auth_type == AuthType::cert)
-    return fmt::format("auth_type = {} is not supported by this version of pgflotilla", config::to_text(s.auth_type));
-  auto demands = [](config::SslMode m) { return m >= config::SslMode::require; };
-  if (demands(s.client_tls_sslmode) || demands(s.server_tls_sslmode))
-    return "TLS is not supported by this version of pgflotilla: client_tls_sslmode and server_tls_sslmode cannot "
-           "demand it";
-  return {};
-}
-
 int run(const Options& options) {
   Log log;
   log.open({.file = "", .to_stderr = true, .verbose = options.verbose});
@@ -69,7 +57,8 @@ int run(const Options& options) {
   auto config = loaded.config;
   const config::Settings& s = config->settings;
   if (options.daemon && s.pidfile.empty()) return fatal("daemon needs pidfile configured");
-  if (std::string no = unsupported(s); !no.empty()) return fatal(no);
+  auto tls = session::make_tls_setup(*config);  // while we may still be root: the key may be readable by nobody else
+  if (!tls) return fatal(tls.error());
 
   if (std::string error = become_user(options.user.empty() ? s.user : options.user); !error.empty())
     return fatal(error);
@@ -121,10 +110,10 @@ int run(const Options& options) {
 
   int status;
   {
-    worker::Fleet fleet(log, config, std::move(plan));
+    worker::Fleet fleet(log, config, *std::move(tls), std::move(plan));
     fleet.start();
     worker::Control control(
-        fleet, [&options] { return load(options.config); }, unsupported,
+        fleet, [&options] { return load(options.config); },
         [&](const config::Settings& now) {
           if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
         });

@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/time.h"
+#include "net/tls.h"
 
 namespace pgf::net {
 
@@ -43,9 +44,12 @@ class StreamOwner {
   virtual void on_drained(Stream& stream) { (void)stream; }
   // Result of Engine::connect(): 0 or errno.
   virtual void on_connected(Stream& stream, int error) { (void)stream, (void)error; }
-  // Answer to Stream::detach(): nothing of the stream is in the engine any more; fd is the caller's. The Stream is
-  // gone. If data or EOF arrive before, on_bytes/on_closed come instead and the detach is off.
-  virtual void on_detached(int fd) { (void)fd; }
+  // Answer to Stream::detach(): nothing of the stream is in the engine any more; fd is the caller's, and so is the TLS
+  // state if it had one. The Stream is gone. If data or EOF arrive before, on_bytes/on_closed come instead and the
+  // detach is off.
+  virtual void on_detached(int fd, std::unique_ptr<Tls> tls) { (void)fd, (void)tls; }
+  // The handshake that start_tls() began is over. Must not pause the stream.
+  virtual void on_secure(Stream& stream) { (void)stream; }
 
  protected:
   ~StreamOwner() = default;
@@ -84,6 +88,13 @@ class Stream {
   // this turn or the next. Until then the only other call allowed is close().
   void detach();
 
+  // From here on everything goes through TLS: on_bytes gives, send() and forward() take plaintext, and what is sent
+  // before the handshake is over waits for it. `already`: what the other side is known to have sent of it. A failure
+  // comes as on_closed() with EPROTO; tls()->error() says what it was. Its state may come from another engine's
+  // on_detached().
+  void start_tls(std::unique_ptr<Tls> tls, Bytes already = {});
+  const Tls* tls() const { return secure_.tls.get(); }  // null: plain
+
   // A receive with MSG_PEEK | MSG_DONTWAIT: is there nothing to read and no EOF or error? For idle, unarmed streams.
   bool looks_idle() const;
 
@@ -109,8 +120,12 @@ class Stream {
   StreamOwner* owner_ = nullptr;
   EngineCore* engine_ = nullptr;
   std::size_t queued_ = 0;
-  Queue out_;             // to be sent
-  Queue stash_;           // received while paused (io_uring only: epoll leaves it in the kernel)
+  Queue out_;    // to be sent
+  Queue stash_;  // received while paused (io_uring only: epoll leaves it in the kernel)
+  struct {
+    std::unique_ptr<Tls> tls;
+    Queue plain;  // to be encrypted at the end of the turn
+  } secure_;
   SendOp* op_ = nullptr;  // what the kernel reads during sendmsg or connect
   int fd_ = -1;
   int error_ = 0;          // for on_closed() or on_connected(), not yet delivered

@@ -16,6 +16,17 @@ struct EngineCore::Slot : Stream {
   Slot() = default;
 };
 
+struct EngineCore::CipherOut final : Tls::Out {
+  CipherOut(EngineCore& core_, Stream& stream_) : core(core_), stream(stream_) {}
+  void put(Bytes cipher) override {
+    core.append(stream.out_, cipher);
+    stream.queued_ += cipher.size();
+    core.mark_dirty(stream);
+  }
+  EngineCore& core;
+  Stream& stream;
+};
+
 Usec monotonic_now() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -35,7 +46,9 @@ void EngineCore::release_everything() {
       Stream& s = chunk[i];
       if (!s.used_) continue;
       clear(s.out_);
+      clear(s.secure_.plain);
       clear(s.stash_);
+      s.secure_.tls.reset();
       if (s.op_) pool_.give(s.op_);
       if (s.fd_ >= 0) ::close(s.fd_);
       s.used_ = false;
@@ -128,8 +141,9 @@ void EngineCore::flush_dirty() {
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     Stream& s = *dirty_[i];
     s.dirty_ = false;
-    if (s.closing_ || s.broken_ || s.connecting_ || !s.out_.head) continue;
-    flush(s);
+    if (s.closing_ || s.broken_ || s.connecting_) continue;
+    if (s.secure_.plain.head) encrypt(s);
+    if (s.out_.head) flush(s);
   }
   dirty_.clear();
 }
@@ -149,6 +163,7 @@ void EngineCore::reap() {
       std::erase_if(lingering_, [&](const Lingering& l) { return l.stream == s; });
     }
     clear(s->out_);
+    clear(s->secure_.plain);
     clear(s->stash_);
     if (s->op_) pool_.give(s->op_);
     if (s->fd_ >= 0) close_fd(s->fd_);
@@ -218,6 +233,7 @@ void EngineCore::close_after_flush(Stream& s, Usec linger) {
   s.armed_ = false;
   s.detaching_ = false;
   stop_reading(s);
+  if (s.secure_.tls) say_goodbye(s);
   if (s.queued_ == 0 || s.broken_) return finish_flush(s);
   s.lingering_ = true;
   Usec deadline = now_ + linger;
@@ -247,9 +263,10 @@ void EngineCore::finish_detach(Stream& s) {
   before_detach(s);
   int fd = std::exchange(s.fd_, -1);
   StreamOwner* owner = std::exchange(s.owner_, nullptr);
+  std::unique_ptr<Tls> tls = std::move(s.secure_.tls);
   s.closing_ = true;
   settle(s);
-  owner->on_detached(fd);
+  owner->on_detached(fd, std::move(tls));
 }
 
 void EngineCore::settle(Stream& s) {
@@ -285,6 +302,11 @@ void EngineCore::arm(Stream& s) {
 }
 
 void EngineCore::deliver(Stream& s, const Received& received) {
+  if (s.secure_.tls) return decrypt(s, received.bytes);
+  deliver_plain(s, received);
+}
+
+void EngineCore::deliver_plain(Stream& s, const Received& received) {
   s.detaching_ = false;
   if (s.kind_ == Kind::server) s.armed_ = false;
   s.owner_->on_bytes(s, received);
@@ -376,7 +398,7 @@ void EngineCore::clear(Stream::Queue& queue) {
 
 void EngineCore::send(Stream& s, Bytes bytes) {
   if (s.closing_ || s.flushing_ || s.broken_ || bytes.empty()) return;
-  append(s.out_, bytes);
+  append(outgoing(s), bytes);
   s.queued_ += bytes.size();
   mark_dirty(s);
 }
@@ -386,7 +408,8 @@ void EngineCore::forward(Stream& s, const Received& from, Bytes part) {
   if (part.size() <= Stream::kCopyLimit || !buffer || (buffer->refs == 1 && !may_lend(*buffer))) return send(s, part);
   if (s.closing_ || s.flushing_ || s.broken_) return;
   auto offset = static_cast<std::uint32_t>(part.data() - buffer->data);
-  Segment* tail = s.out_.tail;
+  Stream::Queue& queue = outgoing(s);
+  Segment* tail = queue.tail;
   if (tail && tail->lent == buffer && tail->end == offset) {
     tail->end += static_cast<std::uint32_t>(part.size());
   } else {
@@ -396,7 +419,7 @@ void EngineCore::forward(Stream& s, const Received& from, Bytes part) {
     segment->end = offset + static_cast<std::uint32_t>(part.size());
     segment->lent = buffer;
     ++buffer->refs;
-    push(s.out_, segment);
+    push(queue, segment);
   }
   s.queued_ += part.size();
   mark_dirty(s);
@@ -430,10 +453,71 @@ void EngineCore::sent(Stream& s, std::size_t n) {
 
 void EngineCore::send_failed(Stream& s, int error) {
   clear(s.out_);
+  clear(s.secure_.plain);
   s.queued_ = 0;
   s.broken_ = true;
   s.error_ = error;
   later(s);
+}
+
+// --- TLS: between the queue of plaintext and the queue of what is sent, and between what was received and the owner
+
+void EngineCore::start_tls(Stream& s, std::unique_ptr<Tls> tls, Bytes already) {
+  if (s.silent()) return;
+  s.secure_.tls = std::move(tls);
+  CipherOut out(*this, s);
+  s.secure_.tls->start(out);
+  if (already.empty()) return;
+  Stream::Queue later_bytes = std::exchange(s.stash_, {});
+  append(s.stash_, already);
+  s.stash_.tail->next = later_bytes.head;
+  if (later_bytes.tail) s.stash_.tail = later_bytes.tail;
+  later(s);
+}
+
+void EngineCore::decrypt(Stream& s, Bytes cipher) {
+  // A peer that only makes us answer (key updates) and reads nothing must not fill our memory.
+  constexpr std::size_t kMaxAnswers = 1 << 20;
+  Tls& tls = *s.secure_.tls;
+  if (tls.state() == Tls::State::failed) return;
+  bool was_open = tls.open();
+  if (plain_.size() < cipher.size() + Tls::kRoom) plain_.resize(cipher.size() + Tls::kRoom);
+  CipherOut out(*this, s);
+  std::size_t before = s.queued_;
+  std::size_t n = tls.read(cipher, plain_, out);
+  bool too_many = s.queued_ > before && s.queued_ > kMaxAnswers;
+  if (!was_open && tls.open()) {
+    if (s.secure_.plain.head) mark_dirty(s);
+    s.owner_->on_secure(s);
+  }
+  if (n > 0 && !s.silent()) deliver_plain(s, {{plain_.data(), n}, nullptr});
+  if (too_many || tls.state() == Tls::State::failed)
+    ended(s, EPROTO);
+  else if (tls.state() == Tls::State::closed)
+    ended(s, 0);
+}
+
+void EngineCore::encrypt(Stream& s) {
+  Tls& tls = *s.secure_.tls;
+  if (!tls.open() && tls.state() != Tls::State::closed) return;
+  CipherOut out(*this, s);
+  while (Segment* segment = s.secure_.plain.head) {
+    s.queued_ -= segment->size();
+    tls.write({segment->data + segment->begin, segment->size()}, out);
+    pop(s.secure_.plain);
+  }
+  if (tls.state() == Tls::State::failed) send_failed(s, EPROTO);
+}
+
+// Nothing more will be queued. What there is goes out, then our goodbye, unless nobody can hear it.
+void EngineCore::say_goodbye(Stream& s) {
+  if (!s.broken_) encrypt(s);
+  while (Segment* segment = s.secure_.plain.head) {  // the handshake was never over
+    s.queued_ -= segment->size();
+    pop(s.secure_.plain);
+  }
+  CipherOut out(*this, s);
+  if (!s.broken_ && !s.eof_) s.secure_.tls->close(out);
 }
 
 // --- listeners
@@ -486,6 +570,7 @@ void Stream::want_drained() { engine_->want_drained(*this); }
 void Stream::close() { engine_->close(*this); }
 void Stream::close_after_flush(Usec linger) { engine_->close_after_flush(*this, linger); }
 void Stream::detach() { engine_->detach(*this); }
+void Stream::start_tls(std::unique_ptr<Tls> tls, Bytes already) { engine_->start_tls(*this, std::move(tls), already); }
 bool Stream::looks_idle() const { return engine_->looks_idle(*this); }
 
 }  // namespace pgf::net

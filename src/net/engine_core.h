@@ -45,6 +45,7 @@ class EngineCore : public Engine {
   void close(Stream& s);
   void close_after_flush(Stream& s, Usec linger);
   void detach(Stream& s);
+  void start_tls(Stream& s, std::unique_ptr<Tls> tls, Bytes already);
   bool looks_idle(const Stream& s);
 
   // What each engine does in its own way.
@@ -104,6 +105,12 @@ class EngineCore : public Engine {
   void pop(Stream::Queue& queue);
   void clear(Stream::Queue& queue);
   void work(Stream& s);
+  void deliver_plain(Stream& s, const Received& received);
+  void decrypt(Stream& s, Bytes cipher);
+  void encrypt(Stream& s);
+  void say_goodbye(Stream& s);
+  // What is sent next goes here: to the kernel, or first through TLS.
+  static Stream::Queue& outgoing(Stream& s) { return s.secure_.tls ? s.secure_.plain : s.out_; }
   void deliver_stash(Stream& s);
   void report_closed(Stream& s, int error);
   void finish_flush(Stream& s);
@@ -118,13 +125,15 @@ class EngineCore : public Engine {
     Stream* stream;
     Usec deadline;
   };
-  struct Slot;  // a Stream with a constructor
+  struct Slot;       // a Stream with a constructor
+  struct CipherOut;  // where a filter's output goes
 
   std::vector<std::unique_ptr<Slot[]>> chunks_;
   std::vector<Stream*> free_;
   std::vector<Stream*> todo_, running_, dirty_, dead_, dying_;
   std::vector<Lingering> lingering_;
-  Usec next_timer_ = -1;  // the earliest of lingering_ and paused listeners
+  std::vector<std::uint8_t> plain_;  // what the filter made of a delivery, for the owner to look at
+  Usec next_timer_ = -1;             // the earliest of lingering_ and paused listeners
 
   int event_fd_ = -1;
   std::atomic<bool> stop_{false};

@@ -24,7 +24,10 @@ struct Owner final : StreamOwner {
   std::function<void(Stream&, int)> closed;
   std::function<void(Stream&)> drained;
   std::function<void(Stream&, int)> connected;
+  std::function<void(Stream&)> secure;
   std::string in;
+  std::unique_ptr<Tls> detached_tls;
+  int secured = 0;
   int closes = 0, close_error = -1, drains = 0, connects = 0, connect_error = -1, detached_fd = -1, deliveries = 0;
 
   void on_bytes(Stream& s, const Received& r) override {
@@ -46,7 +49,14 @@ struct Owner final : StreamOwner {
     connect_error = error;
     if (connected) connected(s, error);
   }
-  void on_detached(int fd) override { detached_fd = fd; }
+  void on_detached(int fd, std::unique_ptr<Tls> tls) override {
+    detached_fd = fd;
+    detached_tls = std::move(tls);
+  }
+  void on_secure(Stream& s) override {
+    ++secured;
+    if (secure) secure(s);
+  }
 };
 
 struct Acceptor final : AcceptOwner {

@@ -51,8 +51,28 @@ CancelLink::CancelLink(Pool& pool, Client& client, ClientHandle requester, pool:
       permit_(std::move(permit)),
       started_(pool.env.now()) {}
 
+// The key goes to the server as the session does: not in the clear if that is encrypted.
 void CancelLink::on_connected(net::Stream&, int error) {
   if (error) return end("connect failed");
+  bool secure = target_ && target_->stream && target_->stream->tls() && pool_->env.tls->server;
+  if (!secure) return send();
+  if (pool_->entry().sslnegotiation == config::SslNegotiation::direct) return start_tls(true);
+  stream_->send(as_bytes(wire::ssl_request()));
+  stream_->arm();
+}
+
+void CancelLink::on_bytes(net::Stream&, const net::Received& received) {
+  if (sent_ || stream_->tls()) return stream_->arm();  // it has nothing to tell us
+  if (as_text(received.bytes) != "S" || !target_ || !pool_->env.tls->server) return end("server refused SSL");
+  start_tls(false);
+}
+
+void CancelLink::start_tls(bool direct) {
+  stream_->start_tls(net::Tls::connect(*pool_->env.tls->server, target_->host(), direct));
+  stream_->arm();
+}
+
+void CancelLink::send() {
   Client* client = target_ ? target_->client : nullptr;
   bool running = client && client->id == client_id_ && target_->phase() == Server::Phase::active &&
                  !(target_->status() == 'I' && target_->owed().empty());

@@ -12,9 +12,10 @@ class CancelLink final : public net::StreamOwner, public ListNode {
   static void begin(Client& client, ClientHandle requester);
 
   CancelLink(Pool& pool, Client& client, ClientHandle requester, pool::Permit permit);
-  void on_bytes(net::Stream&, const net::Received&) override {}
+  void on_bytes(net::Stream&, const net::Received& received) override;
   void on_closed(net::Stream& stream, int error) override;
   void on_connected(net::Stream& stream, int error) override;
+  void on_secure(net::Stream&) override { send(); }
   void target_lost() { target_ = nullptr; }
   Server* target() const { return target_; }
   Usec started() const { return started_; }
@@ -26,6 +27,9 @@ class CancelLink final : public net::StreamOwner, public ListNode {
   }
 
  private:
+  void start_tls(bool direct);
+  void send();
+
   Pool* pool_;
   net::Stream* stream_ = nullptr;
   Server* target_;           // null once it is gone

@@ -156,6 +156,7 @@ void Client::thaw() {
 }
 
 void Client::on_closed(net::Stream&, int error) {
+  log_tls_error();
   if (phase_ <= Phase::lookup_wait || phase_ == Phase::cancel) {
     finish();  // a stranger who leaves is no news
     return;
@@ -244,6 +245,13 @@ int Client::port() const {
 int Client::unix_pid() const {
   auto peer = is_unix && stream ? net::peer_credentials(stream->fd()) : std::nullopt;
   return peer ? static_cast<int>(peer->pid) : 0;
+}
+
+void Client::log_tls_error() const {
+  const net::Tls* tls = stream->tls();
+  if (!tls || tls->state() != net::Tls::State::failed) return;
+  bool stranger = phase_ <= Phase::password;
+  log(stranger ? LogLevel::warning : LogLevel::log, fmt::format("TLS handshake error: {}", tls->error()));
 }
 
 std::string Client::peer_text() const {

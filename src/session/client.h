@@ -14,7 +14,6 @@
 namespace pgf::session {
 
 class AuthQueryReply;
-struct PeerIdentity;
 
 class Client final : public net::StreamOwner, public ListNode {
  public:
@@ -127,6 +126,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void finish();
   void bad_header(Bytes bytes);
   void read_on();
+  void log_tls_error() const;
 
   // client_login.cc
   std::size_t consume_first(Bytes bytes);
@@ -151,7 +151,6 @@ class Client final : public net::StreamOwner, public ListNode {
   void start_lookup(const std::string& auth_user);
 
   // client_identity.cc
-  PeerIdentity peer_identity() const;
   const auth::HbaRule* hba_rule() const;
   bool is_judged_elsewhere() const;
   void ask_judge(std::string_view password);

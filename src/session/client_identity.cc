@@ -1,15 +1,13 @@
 // Who a client is without a password: what auth_hba_file says about it, its operating-system user, its certificate.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "net/socket.h"
 #include "session/client_login.h"
-#include "session/peer_identity.h"
 #include "session/pool.h"
 
 namespace pgf::session {
-
-// Without TLS nothing is known.
-PeerIdentity Client::peer_identity() const { return {}; }
 
 static config::AuthType to_auth_type(auth::HbaMethod method) {
   using config::AuthType;
@@ -40,7 +38,7 @@ const auth::HbaRule* Client::hba_rule() const {
   if (!hba) return nullptr;
   auth::HbaRequest request;
   request.local = is_unix;
-  request.tls = peer_identity().tls;
+  request.tls = stream->tls() != nullptr;
   request.database = login_->database;
   request.user = login_->user;
   request.physical_replication = replication == wire::Replication::physical;
@@ -123,13 +121,14 @@ void Client::login_as_system_user() {
 }
 
 void Client::login_by_certificate() {
-  PeerIdentity peer = peer_identity();
-  if (!peer.tls)
+  const net::Tls* tls = stream->tls();
+  const bool certificate = tls && tls->has_peer_certificate();
+  if (!tls)
     log(LogLevel::error, "TLS connection required");
-  else if (!peer.certificate)
+  else if (!certificate)
     log(LogLevel::error, "TLS client certificate required");
-  if (!peer.certificate || !login_->user_known) return fatal(say::bad_certificate);
-  if (!may_be(login_->user, login_->map.get(), [&](std::string_view n) { return peer.is_named(n); })) {
+  if (!certificate || !login_->user_known) return fatal(say::bad_certificate);
+  if (!may_be(login_->user, login_->map.get(), [&](std::string_view n) { return tls->peer_is(n); })) {
     log(LogLevel::error, login_->map ? fmt::format("ident map: {} does not have a match", login_->map_name)
                                      : "TLS certificate name mismatch");
     return fatal(say::bad_certificate);

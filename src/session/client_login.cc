@@ -31,6 +31,15 @@ std::size_t Client::consume_first(Bytes bytes) {
         fatal(first.kind == Kind::ssl_request ? say::ssl_injection : say::gss_injection);
         return bytes.size();
       }
+      if (first.kind == Kind::ssl_request && stream->tls()) {
+        disconnect("SSL req inside SSL");
+        return bytes.size();
+      }
+      if (first.kind == Kind::ssl_request && env_->tls->client && !is_unix) {
+        stream->send(as_bytes("S"));
+        stream->start_tls(net::Tls::accept(*env_->tls->client, false));
+        return first.size;
+      }
       stream->send(as_bytes("N"));
       return first.size;
     case Kind::cancel: {
@@ -48,6 +57,11 @@ std::size_t Client::consume_first(Bytes bytes) {
       fatal(say::old_protocol);
       return bytes.size();
     case Kind::tls_hello:
+      if (env_->tls->client && !is_unix && !stream->tls()) {
+        stream->start_tls(net::Tls::accept(*env_->tls->client, true), bytes);
+        return bytes.size();
+      }
+      [[fallthrough]];
     case Kind::bad:
       bad_header(bytes);
       return bytes.size();
@@ -77,6 +91,7 @@ bool Client::take_parameter(const std::string& name, const std::string& value, b
 
 // Steps 2 to 12 of behaviour.md section 3.
 void Client::start_login(Bytes body, std::uint32_t code) {
+  if (env_->tls->client_mode >= config::SslMode::require && !is_unix && !stream->tls()) return fatal(say::ssl_required);
   auto parsed = wire::parse_startup(body, code);
   if (!parsed) return fatal("08P01", parsed.error());
   params_ = wire::ParamSet(env_->shared.names.size());
@@ -149,7 +164,8 @@ void Client::start_login(Bytes body, std::uint32_t code) {
 
 void Client::begin_authentication() {
   if (env_->settings().log_connections)
-    log(LogLevel::log, fmt::format("login attempt: db={} user={} tls=no replication={}", login_->database, login_->user,
+    log(LogLevel::log, fmt::format("login attempt: db={} user={} tls={} replication={}", login_->database, login_->user,
+                                   stream->tls() ? stream->tls()->info() : "no",
                                    replication == wire::Replication::logical    ? "database"
                                    : replication == wire::Replication::physical ? "yes"
                                                                                 : "no"));
@@ -238,7 +254,8 @@ void Client::ask_password() {
       login_->method = config::AuthType::scram_sha_256;
       [[fallthrough]];
     case config::AuthType::scram_sha_256: {
-      wire::auth_sasl(out);
+      std::string binding = stream->tls() ? stream->tls()->channel_binding() : "";
+      wire::auth_sasl(out, !binding.empty());
       int iterations = static_cast<int>(s.scram_iterations);
       std::string name = Credentials::name(*env_->config, login_->database, login_->user);
       using Kind = auth::Secret::Kind;
@@ -250,6 +267,7 @@ void Client::ask_password() {
       } else {
         login_->scram.emplace(auth::mock_scram(login_->user, iterations, env_->shared.credentials.process_key), false);
       }
+      login_->scram->bind_channel(std::move(binding));
       break;
     }
     default:

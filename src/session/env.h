@@ -18,6 +18,7 @@
 #include "config/config.h"
 #include "net/engine.h"
 #include "pool/shared.h"
+#include "session/tls_setup.h"
 #include "wire/cancel_key.h"
 #include "wire/params.h"
 #include "wire/prepared.h"
@@ -112,6 +113,7 @@ class Env {
   net::Engine* engine = nullptr;
   net::Resolver* resolver = nullptr;
   std::shared_ptr<const config::Config> config;
+  std::shared_ptr<const TlsSetup> tls;
 
   const config::Settings& settings() const { return config->settings; }
   Usec now() const { return engine->now(); }

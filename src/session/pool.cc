@@ -250,7 +250,7 @@ void Pool::promise(Server& server, Client& client) {
 
 void Pool::offer(Server& server) {
   server.idle_since = env.now();
-  if (server.close_needed) return server.disconnect("close_needed");
+  if (server.close_needed) return server.disconnect("database configuration changed");
   if (removed_) return server.disconnect("database removed");
   if (policy_.server_lifetime == 0 && server.was_used) return server.disconnect("server lifetime over");
   if (paused() && !env.shared.suspended.load(std::memory_order_relaxed)) return server.disconnect("pause mode");
@@ -466,7 +466,7 @@ void Pool::recycle() {
     if (s.generation != generation) s.disconnect("connect string changed");
   });
   idle.each([](Server& s) {
-    if (s.close_needed) s.disconnect("close_needed");
+    if (s.close_needed) s.disconnect("database configuration changed");
   });
   welcome_ = nullptr;
 }
@@ -626,7 +626,7 @@ void Pool::tick_servers(Usec now) {
   Usec spacing = policy_.pool_size > 0 ? policy_.server_lifetime / policy_.pool_size : 0;
   idle.each([&](Server& server) {
     Usec age = now - server.idle_since;
-    if (server.close_needed) return server.disconnect("close_needed");
+    if (server.close_needed) return server.disconnect("database configuration changed");
     if (s.server_idle_timeout > 0 && age > s.server_idle_timeout && shared.servers.value() > keep)
       return server.disconnect("server idle timeout");
     if (now - server.connect_time > policy_.server_lifetime && now - last_lifetime_kill_ >= spacing) {

@@ -37,6 +37,8 @@ wire::ServerStatements& Server::statements() {
 
 void Server::on_closed(net::Stream&, int error) {
   if (phase_ == Phase::closing) return gone();
+  if (const net::Tls* tls = stream->tls(); tls && tls->state() == net::Tls::State::failed)
+    log(LogLevel::warning, fmt::format("TLS handshake error: {}", tls->error()));
   if (!login_done_) return login_failed("", error ? "connect failed" : "server conn crashed?", false);
   lost_ = true;
   disconnect(phase_ == Phase::moving || phase_ == Phase::idle ? "server connection closed" : say::server_gone.text);
@@ -147,8 +149,9 @@ void Server::move_to(int worker) {
   stream->detach();
 }
 
-void Server::on_detached(int fd) {
+void Server::on_detached(int fd, std::unique_ptr<net::Tls> tls) {
   stream = nullptr;
+  moving_tls_ = std::move(tls);
   pool->unlist(*this);
   env().ship(this, fd, move_to_);
 }
@@ -156,6 +159,7 @@ void Server::on_detached(int fd) {
 void Server::arrive(Pool& here, int fd) {
   pool = &here;
   stream = here.env.engine->adopt(fd, net::Kind::server, this);
+  if (moving_tls_) stream->start_tls(std::move(moving_tls_));
   if (generation != pool->shared.generation.load(std::memory_order_relaxed)) close_needed = true;
 }
 

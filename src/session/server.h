@@ -41,7 +41,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void on_closed(net::Stream& stream, int error) override;
   void on_drained(net::Stream& stream) override;
   void on_connected(net::Stream& stream, int error) override;
-  void on_detached(int fd) override;
+  void on_detached(int fd, std::unique_ptr<net::Tls> tls) override;
+  void on_secure(net::Stream& stream) override;
 
   // Linking (the pool decides, link() is the only place where a client meets a server).
   void link(Client* client);
@@ -93,6 +94,7 @@ class Server final : public net::StreamOwner, public ListNode {
   Bytes backend_key() const { return as_bytes(backend_key_); }
   const net::Address& dialled() const { return address_; }
   std::string take_untracked() { return std::exchange(untracked_, {}); }
+  const std::string& host() const { return host_; }
   std::size_t prepared() const { return statements_ ? statements_->size() : 0; }
   const wire::ParamSet& params() const { return params_; }
 
@@ -120,6 +122,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void login_failed(std::string_view sqlstate, std::string_view text, bool from_server);
   void login_complete();
   void send_startup();
+  std::size_t tls_answer(Bytes bytes);
+  void start_tls(bool direct);
   // replication.cc
   void serve_replication(Client& client, std::vector<std::pair<std::string, std::string>>& params);
   void replication_refused(std::string_view sqlstate, std::string_view text);
@@ -147,6 +151,7 @@ class Server final : public net::StreamOwner, public ListNode {
   Phase phase_ = Phase::resolving;
   bool login_done_ = false, connecting_flag_ = false;
   bool authenticated_ = false;  // AuthenticationOk came
+  bool asked_tls_ = false;      // SSLRequest sent, its one byte of answer not here yet
   bool lost_ = false;           // the other side is gone: no goodbye
   bool copy_in_ = false;        // the server expects CopyData
   bool error_pending_ = false;  // an ErrorResponse came, its ReadyForQuery not yet
@@ -170,7 +175,8 @@ class Server final : public net::StreamOwner, public ListNode {
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;
   net::Address address_;
-  std::string host_;  // list element dialled; empty = Unix socket
+  std::string host_;                      // list element dialled; empty = Unix socket
+  std::unique_ptr<net::Tls> moving_tls_;  // between two engines
   pool::Permit permit_;
   int move_to_ = -1;
   int port_ = 0;

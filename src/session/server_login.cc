@@ -70,6 +70,44 @@ void Server::on_connected(net::Stream&, int error) {
     else
       log(LogLevel::log, fmt::format("new connection to server (from {})", net::format_address(*local)));
   }
+  if (!env().tls->server || address_.is_unix()) return send_startup();
+  phase_ = Phase::login;
+  if (pool->entry().sslnegotiation == config::SslNegotiation::direct) return start_tls(true);
+  asked_tls_ = true;
+  stream->send(as_bytes(wire::ssl_request()));
+  stream->arm();
+}
+
+void Server::start_tls(bool direct) {
+  stream->start_tls(net::Tls::connect(*env().tls->server, host_, direct));
+  stream->arm();
+}
+
+// One byte, alone: whatever came behind it came in the clear, and would be taken for what TLS protects
+// (CVE-2021-23222).
+std::size_t Server::tls_answer(Bytes bytes) {
+  asked_tls_ = false;
+  std::uint8_t answer = bytes[0];
+  if (answer != 'S' && answer != 'N') {  // also an error message: nobody vouches for its text
+    login_failed("", "bad sslreq answer", false);
+  } else if (bytes.size() > 1) {
+    login_failed("", "received unencrypted data after SSL response", false);
+  } else if (answer == 'S') {
+    if (env().tls->server)
+      start_tls(false);
+    else  // RELOAD came between
+      login_failed("", "connect string changed", false);
+  } else if (env().tls->server_mode >= config::SslMode::require) {
+    login_failed("", "server refused SSL", false);
+  } else {
+    send_startup();
+  }
+  return bytes.size();
+}
+
+void Server::on_secure(net::Stream&) {
+  if (ended()) return;
+  if (env().settings().log_connections) log(LogLevel::log, fmt::format("SSL established: {}", stream->tls()->info()));
   send_startup();
 }
 
@@ -90,6 +128,7 @@ void Server::send_startup() {
 }
 
 std::size_t Server::consume_login(Bytes bytes) {
+  if (asked_tls_) return tls_answer(bytes);
   if (bytes.size() < 5) return 0;
   std::uint32_t length = load_be32(bytes.data() + 1);
   if (length < 4 || length > kMaxLoginMessage) {
@@ -226,6 +265,7 @@ void Server::auth_request(Bytes body) {
       } else {
         scram_ = std::make_unique<auth::ScramClient>(secret.text);
       }
+      if (stream->tls()) scram_->bind_channel(stream->tls()->channel_binding());
       auto answer = scram_->start(request->data);
       if (!answer) return login_failed("08P01", fmt::format("server login failed: {}", answer.error()), true);
       wire::sasl_message(out, *answer);

@@ -52,7 +52,10 @@ void message(std::string& out, char type, std::string_view body) {
 void auth_ok(std::string& out) { auth(out, 0); }
 void auth_cleartext(std::string& out) { auth(out, 3); }
 void auth_md5(std::string& out, std::span<const std::uint8_t, 4> salt) { auth(out, 5, as_text(salt)); }
-void auth_sasl(std::string& out) { auth(out, 10, std::string_view("SCRAM-SHA-256\0\0", 15)); }
+void auth_sasl(std::string& out, bool plus) {
+  std::string_view list("SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0", 34);
+  auth(out, 10, plus ? list : list.substr(19));
+}
 void auth_sasl_continue(std::string& out, std::string_view data) { auth(out, 11, data); }
 void auth_sasl_final(std::string& out, std::string_view data) { auth(out, 12, data); }
 

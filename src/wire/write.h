@@ -14,7 +14,7 @@ void message(std::string& out, char type, std::string_view body);
 void auth_ok(std::string& out);
 void auth_cleartext(std::string& out);
 void auth_md5(std::string& out, std::span<const std::uint8_t, 4> salt);
-void auth_sasl(std::string& out);                               // mechanism list: SCRAM-SHA-256
+void auth_sasl(std::string& out, bool plus = false);            // mechanism list: SCRAM-SHA-256, …-PLUS before it
 void auth_sasl_continue(std::string& out, std::string_view data);
 void auth_sasl_final(std::string& out, std::string_view data);
 void password_message(std::string& out, std::string_view password);  // adds the terminator

@@ -46,6 +46,8 @@ TEST(Write, Authentication) {
   const std::uint8_t salt[4] = {0, 1, 0xfe, 0xff};
   EXPECT_EQ(built([&](auto& o) { auth_md5(o, salt); }), hex("52 0000000c 00000005 0001feff"));
   EXPECT_EQ(built([](auto& o) { auth_sasl(o); }), hex("52 00000017 0000000a") + z("SCRAM-SHA-256") + hex("00"));
+  EXPECT_EQ(built([](auto& o) { auth_sasl(o, true); }),
+            hex("52 0000002a 0000000a") + z("SCRAM-SHA-256-PLUS") + z("SCRAM-SHA-256") + hex("00"));
   EXPECT_EQ(built([](auto& o) { auth_sasl_continue(o, "r=x"); }), hex("52 0000000b 0000000b") + "r=x");
   EXPECT_EQ(built([](auto& o) { auth_sasl_final(o, "v=y"); }), hex("52 0000000b 0000000c") + "v=y");
   EXPECT_EQ(built([](auto& o) { password_message(o, "s3"); }), hex("70 00000007") + z("s3"));

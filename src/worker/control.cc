@@ -11,13 +11,13 @@
 #include "base/version.h"
 #include "observe/stats.h"
 #include "observe/views.h"
+#include "wire/write.h"
 
 namespace pgf::worker {
 
-Control::Control(Fleet& fleet, Loader loader, Check check, std::function<void(const config::Settings&)> reopen_log)
+Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log)
     : fleet_(fleet),
       loader_(std::move(loader)),
-      check_(std::move(check)),
       reopen_log_(std::move(reopen_log)),
       period_start_(net::monotonic_now()) {}
 
@@ -147,8 +147,7 @@ void Control::execute(Console console, const admin::Command& command) {
     case Action::reload: {
       say_log();
       if (std::string error = reload(); !error.empty()) return fail(console, error, admin::kReloadFailed);
-      fleet_.broadcast(NewConfig{fleet_.config, ticket([this, console](Ticket&) { done(console, "RELOAD"); })});
-      return;
+      return publish([this, console](Ticket&) { done(console, "RELOAD"); });
     }
     case Action::pause:
       say_log();
@@ -230,16 +229,56 @@ void Control::set(Console console, const admin::Command& command) {
   }
   auto next = std::make_shared<config::Config>(*fleet_.config);
   auto changed = config::set(next->settings, command.key, command.value);
-  std::string error = changed ? check_(next->settings) : changed.error();
+  std::string error = changed ? std::string() : changed.error();
   if (!error.empty()) {
     fleet_.log(LogLevel::error, "SET {}: {}", command.key, error);
     return fail(console, "SET failed");
   }
   if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
+  // Certificate and key cannot be changed in one SET: the pair that does not fit waits for the other half.
+  bool tls_failed = false;
+  if (command.key.find("_tls_") != std::string::npos || command.key.find("_tls13_") != std::string::npos)
+    tls_failed = !renew_tls(*next);
   reopen_log_(next->settings);
   fleet_.config = std::move(next);
+  publish([this, console, tag = command.tag(), tls_failed](Ticket&) {
+    std::string out;
+    if (tls_failed) wire::notice(out, "TLS settings could not be applied, still using old configuration");
+    admin::done(out, tag);
+    reply(console, std::move(out));
+  });
+}
+
+// Certificates and rules anew from the files. On an error those in force stay.
+bool Control::renew_tls(const config::Config& next) {
+  auto setup = session::make_tls_setup(next);
+  if (!setup) {
+    fleet_.log(LogLevel::error, "{}", setup.error());
+    return false;
+  }
+  servers_outdated_ |= !fleet_.tls->same_for_servers(**setup);
+  fleet_.tls = *std::move(setup);
+  return true;
+}
+
+// Sends out fleet_.config and fleet_.tls. If connections to servers have to be replaced because of TLS, their
+// generation ends only when no worker opens any with the old rules any more.
+void Control::publish(std::function<void(Ticket&)> then) {
+  bool renew_servers = std::exchange(servers_outdated_, false);
   fleet_.broadcast(
-      NewConfig{fleet_.config, ticket([this, console, tag = command.tag()](Ticket&) { done(console, tag); })});
+      NewConfig{fleet_.config, fleet_.tls, ticket([this, renew_servers, then = std::move(then)](Ticket& t) {
+                  if (!renew_servers) return then(t);
+                  end_generation(nullptr);
+                  order(Order::recycle, nullptr, then);
+                })});
+}
+
+void Control::end_generation(pool::DatabaseShared* database) {
+  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
+    if (database && &p->database != database) continue;
+    p->generation.fetch_add(1);
+    p->set_welcome(nullptr);
+  }
 }
 
 // Loads the files; on success fleet_.config is the new generation, and the caller sends it out.
@@ -248,12 +287,12 @@ std::string Control::reload() {
   config::LoadResult loaded = loader_();
   for (const std::string& error : loaded.errors) fleet_.log(LogLevel::error, "{}", error);
   if (!loaded.config || loaded.config->auth_file_broken) return kFailed;
-  if (std::string no = check_(loaded.config->settings); !no.empty()) {
-    fleet_.log(LogLevel::error, "{}", no);
-    return kFailed;
-  }
   auto next = std::make_shared<config::Config>(*loaded.config);
   config::keep_on_reload(*next, *fleet_.config);
+  if (!renew_tls(*next)) {
+    fleet_.log(LogLevel::error, "TLS configuration could not be reloaded, keeping old configuration");
+    return kFailed;
+  }
   for (const std::string& warning : next->warnings) fleet_.log(LogLevel::warning, "{}", warning);
   for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
     auto before = config::find_database(*fleet_.config, p->database.name),
@@ -344,11 +383,7 @@ void Control::reconnect(Console console, const admin::Command& command) {
     database = known_database(command.database, true);
     if (!database) return fail(console, fmt::format("no such database: {}", command.database));
   }
-  for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
-    if (database && &p->database != database) continue;
-    p->generation.fetch_add(1);
-    p->set_welcome(nullptr);
-  }
+  end_generation(database);
   order(Order::recycle, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
 }
 
@@ -375,7 +410,7 @@ void Control::on_signal(int number) {
   switch (number) {
     case SIGHUP:
       log("got SIGHUP, re-reading config");
-      if (reload().empty()) fleet_.broadcast(NewConfig{fleet_.config, ticket({})});
+      if (reload().empty()) publish([](Ticket&) {});
       return;
     case SIGTERM:
       log(ending ? "got SIGTERM while shutting down, fast exit"

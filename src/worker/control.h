@@ -15,9 +15,7 @@ namespace pgf::worker {
 class Control {
  public:
   using Loader = std::function<config::LoadResult()>;
-  // What this version cannot honour in settings that parse; empty = fine.
-  using Check = std::function<std::string(const config::Settings&)>;
-  Control(Fleet& fleet, Loader loader, Check check, std::function<void(const config::Settings&)> reopen_log);
+  Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log);
 
   // Until the program is to end. signal_fd delivers SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2. Returns the
   // exit status.
@@ -55,6 +53,9 @@ class Control {
   void reconnect(Console console, const admin::Command& command);
   void able(Console console, const admin::Command& command, bool disabled);
   std::string reload();  // error text or empty; the workers' acknowledgement comes by the ticket
+  bool renew_tls(const config::Config& next);
+  void publish(std::function<void(Ticket&)> then);  // the new configuration, to all workers
+  void end_generation(pool::DatabaseShared* database);
   void shutdown(admin::ShutdownMode mode);
 
   void reply(const Console& console, std::string bytes, bool close = false);
@@ -78,7 +79,6 @@ class Control {
 
   Fleet& fleet_;
   Loader loader_;
-  Check check_;
   std::function<void(const config::Settings&)> reopen_log_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t next_ticket_ = 1;
@@ -86,6 +86,7 @@ class Control {
   std::vector<observe::Fleet::Stats> last_stats_, growth_;
   Usec period_ = kSecond, period_start_, next_tick_ = 0;
   bool waiting_asked_ = false;
+  bool servers_outdated_ = false;  // their TLS rules have changed, and publish() has not seen to it yet
   std::optional<int> exit_;
 };
 

@@ -7,7 +7,8 @@
 
 namespace pgf::worker {
 
-Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, Plan plan_)
+Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, std::shared_ptr<const session::TlsSetup> tls_,
+             Plan plan_)
     : log(log_),
       shared(plan_.workers, config_->settings.track_extra_parameters),
       use_uring(plan_.use_uring),
@@ -16,6 +17,7 @@ Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, Plan plan
       judges(std::make_unique<external::Judges>()),
       control_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       config(std::move(config_)),
+      tls(std::move(tls_)),
       plan(std::move(plan_)),
       loops_running_(plan.workers) {
   crypto::random_bytes(shared.credentials.process_key);
@@ -31,8 +33,7 @@ Fleet::~Fleet() {
 void Fleet::start() {
   running_ = true;
   for (int i = 0; i < plan.workers; ++i)
-    worker(i).start(config, plan.listeners[static_cast<std::size_t>(i)],
-                    i == 0 ? plan.unix_listeners : std::vector<int>{});
+    worker(i).start(plan.listeners[static_cast<std::size_t>(i)], i == 0 ? plan.unix_listeners : std::vector<int>{});
 }
 
 void Fleet::stop() {

@@ -23,7 +23,8 @@ struct Plan {
 
 class Fleet {
  public:
-  Fleet(Log& log, std::shared_ptr<const config::Config> config, Plan plan);
+  Fleet(Log& log, std::shared_ptr<const config::Config> config, std::shared_ptr<const session::TlsSetup> tls,
+        Plan plan);
   ~Fleet();
 
   void start();
@@ -42,6 +43,7 @@ class Fleet {
   net::Mailbox<ToControl> control;
   int control_event = -1;                        // eventfd: something is in `control`
   std::shared_ptr<const config::Config> config;  // control thread only, once started
+  std::shared_ptr<const session::TlsSetup> tls;  // likewise; in force, which SET of a bad value leaves as it was
   const Plan plan;
 
  private:

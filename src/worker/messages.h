@@ -66,6 +66,7 @@ struct ConsoleReply {
 };
 struct NewConfig {
   std::shared_ptr<const config::Config> config;
+  std::shared_ptr<const session::TlsSetup> tls;
   std::uint64_t ticket;
 };
 enum class Order {

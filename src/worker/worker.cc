@@ -22,8 +22,9 @@ Worker::~Worker() {
   mailbox_.drain([](ToWorker* m) { delete m; });
 }
 
-void Worker::start(std::shared_ptr<const config::Config> c, std::vector<int> tcp, std::vector<int> local) {
-  config = std::move(c);
+void Worker::start(std::vector<int> tcp, std::vector<int> local) {
+  config = fleet_.config;
+  tls = fleet_.tls;
   listeners_ = std::move(tcp);
   unix_listeners_ = std::move(local);
   thread_ = std::thread([this] { main(); });

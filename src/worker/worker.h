@@ -19,7 +19,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   Worker(Fleet& fleet, int number);
   ~Worker();
 
-  void start(std::shared_ptr<const config::Config> config, std::vector<int> listeners, std::vector<int> unix_listeners);
+  void start(std::vector<int> listeners, std::vector<int> unix_listeners);
   void join();
   void post(ToWorker::Body body);  // any thread
 

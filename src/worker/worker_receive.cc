@@ -63,6 +63,7 @@ void Worker::receive(ConsoleReply& m) {
 
 void Worker::receive(NewConfig& m) {
   auto old = std::exchange(config, m.config);
+  tls = m.tls;
   each_pool([&](session::Pool& p) {
     config::Database before = p.entry();
     p.configure();
@@ -222,6 +223,7 @@ void Worker::report_clients(observe::Report& report) {
     row.ptr = reinterpret_cast<std::uint64_t>(c);
     row.link = reinterpret_cast<std::uint64_t>(c->server);
     row.remote_pid = c->unix_pid();
+    if (c->stream->tls()) row.tls = c->stream->tls()->info();
     if (c->params().size() > app && c->params().get(app)) row.application_name = *c->params().get(app);
     row.prepared_statements = static_cast<int>(c->statements());
     row.id = c->id;
@@ -249,6 +251,7 @@ void Worker::report_servers(observe::Report& report) {
       row.ptr = reinterpret_cast<std::uint64_t>(&s);
       row.link = reinterpret_cast<std::uint64_t>(s.client);
       row.remote_pid = s.backend_pid();
+      if (s.stream && s.stream->tls() && s.stream->tls()->open()) row.tls = s.stream->tls()->info();
       if (s.params().get(app)) row.application_name = *s.params().get(app);
       row.prepared_statements = static_cast<int>(s.prepared());
       row.id = s.id;

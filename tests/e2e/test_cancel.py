@@ -198,7 +198,7 @@ def test_cancel_while_parameters_are_set(make_pooler):
                         c.sendall(wire.msg("C", b"DONE\0") + wire.msg("Z", b"I"))
 
     fake = Slow(LOGIN)
-    p = with_fake(make_pooler(default_pool_size=1), fake)
+    p = with_fake(make_pooler(default_pool_size=1, server_tls_sslmode="disable"), fake)
     with p.wire().login(database="fake", TimeZone="Europe/Rome") as c:
         c.send(wire.query("never sent"))
         wait_until(lambda: fake.queries, "the SET is under way")

@@ -1,0 +1,24 @@
+#pragma once
+// The TLS settings as sessions use them: the modes and one context per side. Immutable; a new one comes with RELOAD and
+// is used by connections that begin afterwards.
+#include <expected>
+#include <memory>
+#include <string>
+
+#include "config/config.h"
+#include "net/tls.h"
+
+namespace pgf::session {
+
+struct TlsSetup {
+  config::SslMode client_mode = config::SslMode::disable, server_mode = config::SslMode::disable;
+  std::shared_ptr<const net::TlsContext> client, server;  // null when disabled
+
+  // Must connections to servers be replaced when `next` follows?
+  bool same_for_servers(const TlsSetup& next) const;
+};
+
+// Reads the certificates. The error is a log line.
+std::expected<std::shared_ptr<const TlsSetup>, std::string> make_tls_setup(const config::Config& config);
+
+}  // namespace pgf::session
