@@ -5,11 +5,12 @@ POOLER_EXE names the executable under test; with PgBouncer there, the tests of s
 import base64
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import hmac
-import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -98,19 +99,19 @@ def pytest_collection_modifyitems(items):
 
 # ---------------------------------------------------------------------------------------------- ports, waiting
 
-_worker = int("".join(c for c in os.environ.get("PYTEST_XDIST_WORKER", "") if c.isdigit()) or 0)
-_next = itertools.count(11000 + _worker * 3000 + os.getpid() % 1000)
+# Byte N of this file is locked by the process that has port N, as long as it lives.
+_ports = os.open("/tmp/pgf-ports.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 def free_port():
-    """Below the ephemeral range, and from a range of this process only."""
+    """Below the ephemeral range, and nobody else's: poolers share ports (SO_REUSEPORT), so a bind alone says nothing."""
     while True:
-        port = next(_next)
-        with socket.socket() as s:
+        port = random.randrange(10000, 32000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            fcntl.lockf(_ports, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                s.bind(("127.0.0.1", port))
-                return port
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until(check, what="condition", patience=PATIENCE):

@@ -442,7 +442,7 @@ def test_negotiation_is_sent_once(lookup):
     with p.wire() as c:
         c.start("s_scram", version=0x30000 | 9999)
         m = c.recv()
-        assert m.type == "v" and m.body == struct.pack("!II", 0x30000, 0)
+        assert m.type == "v" and m.body == struct.pack("!II", 0x30002, 0)
         assert c.recv().type == "R"
 
 
