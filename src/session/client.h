@@ -214,7 +214,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void forget_unnamed();
   // The first answer to the batch is on its way: it cannot be said again.
   void answered();
-  bool can_replay() const { return batch_ && batch_complete_ && batch_describes_ && body_left_ == 0; }
+  bool unanswered() const { return batch_ != nullptr; }  // a batch that may turn out to be one to say again
   bool replay();  // says the batch again; false: it cannot
   void forget_statements() {
     if (statements_) statements_->clear();

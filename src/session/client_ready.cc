@@ -140,7 +140,8 @@ std::size_t Client::consume_ready(const net::Received& received) {
         break;
       case 'c':
       case 'f':
-        // Also ahead of the answer that tells that it is a COPY: the Syncs behind the end are answered, those before not.
+        // Also ahead of the answer that tells that it is a COPY: the Syncs behind the end are answered, those before
+        // not.
         if (server->copying() || !server->owed().empty()) server->owed().push(Ask::copy_end);
         break;
       case 'P':
@@ -428,7 +429,8 @@ void Client::begin_batch() {
 }
 
 void Client::note_for_replay(std::uint8_t type) {
-  if (batch_complete_ || !(type == 'B' || type == 'D' || type == 'E' || type == 'S' || type == 'H')) return answered();
+  // Not with a Flush: its client may wait for the error, which is kept back, before it says Sync.
+  if (batch_complete_ || !(type == 'B' || type == 'D' || type == 'E' || type == 'S')) return answered();
   batch_describes_ |= type == 'D';
   batch_complete_ = type == 'S';
 }
@@ -443,7 +445,7 @@ void Client::answered() {
 }
 
 bool Client::replay() {
-  if (!can_replay() || phase_ != Phase::active) return false;
+  if (!batch_ || !batch_complete_ || !batch_describes_ || body_left_ || phase_ != Phase::active) return false;
   log(LogLevel::debug, "cached plan changed its result type: prepared again");
   std::unique_ptr<std::string> batch = std::move(batch_);
   replaying_ = true;

@@ -280,7 +280,7 @@ bool Server::plan_failed(Bytes body) {
   std::uint32_t now = epoch.load(std::memory_order_relaxed);
   const wire::StatementPtr& statement = owed_.empty() ? nullptr : owed_.front().statement;
   if (!statement || statements().ready(*statement, now)) epoch.compare_exchange_strong(now, now + 1);
-  return client->can_replay() && status_ == 'I' && !error_pending_;
+  return client->unanswered() && status_ == 'I' && !error_pending_;
 }
 
 // ReadyForQuery after an error that was kept back. True: the batch goes to the server again, the client hears nothing.

@@ -1,6 +1,8 @@
 """Prepared statements where servers are shared: what goes beyond PgBouncer, and what its users met in production."""
+import time
+
 import pytest
-from wire import SYNC, Wire, bind, close, describe, execute, parse, query
+from wire import FLUSH, SYNC, Wire, bind, close, describe, execute, parse, query
 
 BES = bind("", "") + execute() + SYNC
 types = lambda out: "".join(m.type for m in out)  # noqa: E731
@@ -191,10 +193,25 @@ def test_r87_cut_anywhere(pooler, pg, shape):
         for i in range(1, len(BDES)):
             pg.sql(f"alter table shape add column c{i} int default {i}")
             a.send(BDES[:i])
+            time.sleep(0.01)  # PostgreSQL may find the error before it has seen the rest
             a.send(BDES[i:])
             out = a.until()
             assert types(out) == "2TDCZ"
             assert rows(out)[0][-1] == str(i)
+
+
+def test_r87_flush_gets_its_error_before_sync(pooler, pg, shape):
+    p = pooler(default_pool_size=1)
+    with p.login() as a:
+        a.send(parse("s", shape) + SYNC)
+        a.until()
+        a.send(BDES)
+        a.until()
+        pg.sql("alter table shape add column b int")
+        a.send(bind("", "s") + describe("P", "") + execute() + FLUSH)
+        assert a.recv().code == "0A000"
+        a.send(SYNC)
+        assert types(a.until()) == "Z"
 
 
 def test_psycopg_does_not_notice_a_changed_table(pooler, pg, shape):
