@@ -139,6 +139,7 @@ void Server::look_up(Client* c) {
   was_used = true;
   status_ = 'I';
   error_pending_ = fatal_seen_ = popped_ = release_ = false;
+  unnamed_ = {};  // the lookup's takes its place
   ++pool->counters.assignments;
   pool->list(*this, Phase::lookup);
   env().scratch.clear();

@@ -521,3 +521,18 @@ def test_no_secrets_in_the_log(lookup, role, pg):
     secrets = [r[0] for r in pg.sql("select passwd from pg_shadow where passwd is not null")]
     for secret in [PASSWORD, "hunter2-wrong", md5_secret("found"), *secrets]:
         assert secret not in p.log()
+
+
+def test_lookup_takes_the_unnamed_statement_of_nobody(lookup, role):
+    """A client logged in as auth_user shares its server with the lookups; each keeps its own unnamed statement."""
+    role("found")
+    p = lookup("plain", default_pool_size=1)
+    p.userlist["bob"] = PASSWORD
+    p.write_ini()
+    p.admin("RELOAD")
+    with p.login("bob", password=PASSWORD) as bob:
+        bob.send(wire.parse("", "select 'of bob'"), wire.SYNC)
+        bob.until()
+        p.login("found", password=PASSWORD).close()
+        bob.send(wire.bind("", ""), wire.execute(), wire.SYNC)
+        assert [m.row for m in bob.until() if m.type == "D"] == [["of bob"]]
