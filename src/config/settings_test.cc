@@ -230,8 +230,7 @@ TEST(Settings, RefusedValueChangesNothing) {
 TEST(Settings, Effect) {
   EXPECT_TRUE(has_effect("pool_mode"));
   EXPECT_FALSE(has_effect("nonsense"));
-  for (const char* key : {"resolv_conf", "pkt_buf"})
-    EXPECT_FALSE(has_effect(key)) << key;
+  EXPECT_FALSE(has_effect("pkt_buf"));
 }
 
 TEST(Settings, NearestKey) {

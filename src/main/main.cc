@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -97,6 +98,10 @@ int run(const Options& options) {
   plan.use_uring = s.io_engine != config::IoEngine::epoll && plan.engine_reason.empty();
   if (s.io_engine == config::IoEngine::io_uring && !plan.use_uring)
     return fatal(fmt::format("io_engine = io_uring, but it cannot be used here: {}", plan.engine_reason));
+
+  if (!s.resolv_conf.empty() && access(s.resolv_conf.c_str(), R_OK) != 0)
+    log(LogLevel::warning, "cannot read resolv_conf {}: {}; names are asked of 127.0.0.1", s.resolv_conf,
+        std::strerror(errno));
 
   Listeners listeners;
   if (std::string error = listeners.open(s, plan.workers, log); !error.empty()) return fatal(error);

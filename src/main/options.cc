@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/version.h"
+#include "net/dns_channel.h"
 
 namespace pgf {
 
@@ -44,7 +45,8 @@ std::expected<Options, int> parse_options(int argc, char** argv) {
         ++o.verbose;
         break;
       case 'V':
-        std::printf("PgBouncer %s\npgflotilla %s\n", kPgBouncerVersion.data(), PGF_VERSION);
+        std::printf("PgBouncer %s\npgflotilla %s\nadns: %s\n", kPgBouncerVersion.data(), PGF_VERSION,
+                    net::dns_library());
         return std::unexpected(0);
       case 'h':
         std::fputs(kUsage, stdout);

@@ -1,12 +1,11 @@
 #include "net/resolver.h"
 
-#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "net/engine.h"
@@ -14,39 +13,40 @@
 namespace pgf::net {
 namespace {
 
-std::string ask_system(const std::string& host, std::vector<Address>& out) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0) {
-    return error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error);
-  }
-  for (addrinfo* i = list; i; i = i->ai_next) {
-    if (i->ai_addrlen > sizeof(sockaddr_storage)) continue;
-    Address a;
-    std::memcpy(&a.storage, i->ai_addr, i->ai_addrlen);
-    a.length = i->ai_addrlen;
-    if (std::find(out.begin(), out.end(), a) == out.end()) out.push_back(a);
-  }
-  ::freeaddrinfo(list);
-  return out.empty() ? "no address" : "";
-}
-
 constexpr std::size_t kMaxNames = 1024;  // then expired ones are dropped
+constexpr int kMaxOutstanding = 256;     // questions to the resolver at a time; others wait for their turn
+
+// As PgBouncer has it: what follows the first dot.
+std::string zone_of(const std::string& host) {
+  auto dot = host.find('.');
+  return dot == host.npos ? std::string() : host.substr(dot + 1);
+}
 
 }  // namespace
 
-Resolver::Resolver(ResolverOptions options) : options_(std::move(options)) {
-  if (!options_.lookup) options_.lookup = ask_system;
-}
+Resolver::Resolver(ResolverOptions options)
+    : options_(std::move(options)), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), times_(options_.times) {}
 
 Resolver::~Resolver() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
+    wake();
   }
-  changed_.notify_all();
-  for (std::thread& t : threads_) t.join();
+  if (thread_.joinable()) thread_.join();
+  ::close(wake_fd_);
+}
+
+void Resolver::wake() {
+  std::uint64_t one = 1;
+  [[maybe_unused]] ssize_t n = ::write(wake_fd_, &one, sizeof one);
+}
+
+std::vector<Address> Resolver::Name::take_turn() {
+  std::vector<Address> result = usable;
+  if (!result.empty())
+    std::ranges::rotate(result, result.begin() + static_cast<std::ptrdiff_t>(turn++ % result.size()));
+  return result;
 }
 
 void Resolver::start(const std::string& host, Done done) {
@@ -56,77 +56,151 @@ void Resolver::start(const std::string& host, Done done) {
   {
     std::lock_guard lock(mutex_);
     Usec now = monotonic_now();
-    if (names_.size() >= kMaxNames) {
-      std::erase_if(names_, [&](const auto& n) { return !n.second.running && n.second.good_until <= now; });
-    }
-    Name& name = names_[host];
+    if (names_.size() >= kMaxNames && !names_.contains(host)) forget_old(now);
+    auto [it, fresh] = names_.try_emplace(host);
+    Name& name = it->second;
+    if (std::string zone = zone_of(host); fresh && !zone.empty()) ++zones_[zone].hosts;
     if (name.running || name.good_until <= now) {
       name.waiting.push_back(std::move(done));
-      if (name.running) return;
-      name.running = true;
-      queue_.push_back(host);
-      if (threads_.empty()) {
-        // Signals are for the control thread.
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        for (unsigned i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      }
-      changed_.notify_one();
+      if (!name.running) ask(host, name);
       return;
     }
-    addresses = name.addresses;
+    addresses = name.take_turn();
     error = name.error;
   }
   done(addresses, error);
 }
 
+void Resolver::ask(const std::string& host, Name& name) {
+  name.running = true;
+  queue_.push_back({false, host});
+  if (!thread_.joinable()) {
+    // Signals are for the control thread.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { work(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  wake();
+}
+
+void Resolver::forget_old(Usec now) {
+  std::erase_if(names_, [&](const auto& n) {
+    if (n.second.running || n.second.good_until > now) return false;
+    if (auto zone = zones_.find(zone_of(n.first)); zone != zones_.end()) --zone->second.hosts;
+    return true;
+  });
+  std::erase_if(zones_, [](const auto& z) { return z.second.hosts == 0 && !z.second.running; });
+}
+
 void Resolver::work() {
-  std::unique_lock lock(mutex_);
+  pthread_setname_np(pthread_self(), "resolver");
+  auto channel = std::make_unique<DnsChannel>(options_.resolv_conf);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (stop_) return;
-    std::string host = std::move(queue_.front());
-    queue_.pop_front();
-
-    lock.unlock();
-    std::vector<Address> addresses;
-    std::string error = options_.lookup(host, addresses);  // never changed after construction
-    lock.lock();
-
-    Name& name = names_[host];
-    name.running = false;
-    name.addresses = addresses;
-    name.error = error;
-    name.good_until = monotonic_now() + (error.empty() ? options_.max_ttl : options_.nxdomain_ttl);
-    std::vector<Done> waiting = std::exchange(name.waiting, {});
-    if (stop_) return;
-
-    lock.unlock();
-    for (Done& done : waiting) done(addresses, error);
-    waiting.clear();
-    lock.lock();
+    std::vector<Job> jobs;
+    Usec until;
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+      if (channel->outstanding() == 0 && std::exchange(reopen_, false))
+        channel = std::make_unique<DnsChannel>(options_.resolv_conf);
+      until = due_zones(monotonic_now());
+      while (!queue_.empty() && channel->outstanding() + static_cast<int>(jobs.size()) < kMaxOutstanding) {
+        jobs.push_back(std::move(queue_.front()));
+        queue_.pop_front();
+      }
+    }
+    for (const Job& job : jobs) {
+      if (job.zone)
+        channel->soa_serial(job.name, [this, zone = job.name](auto number) { serial(zone, number); });
+      else
+        channel->lookup(job.name, [this, host = job.name](DnsChannel::Found f) { found(host, std::move(f)); });
+    }
+    channel->wait(wake_fd_, until);
+    std::uint64_t count;
+    [[maybe_unused]] ssize_t n = ::read(wake_fd_, &count, sizeof count);
   }
 }
 
-void Resolver::set_ttl(Usec max_ttl, Usec nxdomain_ttl) {
-  std::lock_guard lock(mutex_);
-  options_.max_ttl = max_ttl;
-  options_.nxdomain_ttl = nxdomain_ttl;
+void Resolver::found(const std::string& host, DnsChannel::Found answer) {
+  std::vector<std::pair<Done, std::vector<Address>>> waiting;
+  bool moved = false;
+  {
+    std::lock_guard lock(mutex_);
+    Name& name = names_[host];
+    name.running = false;
+    name.addresses = answer.addresses;
+    name.usable = std::move(answer.usable);
+    name.error = answer.error;
+    Usec ttl =
+        answer.error.empty() ? std::min(times_.max_ttl, answer.ttl.value_or(times_.max_ttl)) : times_.nxdomain_ttl;
+    name.good_until = monotonic_now() + ttl;
+    if (answer.error.empty()) {
+      moved = !name.known.empty() && name.known != answer.addresses;  // both sorted
+      name.known = answer.addresses;
+    }
+    for (Done& done : std::exchange(name.waiting, {})) waiting.emplace_back(std::move(done), name.take_turn());
+  }
+  if (moved && options_.moved) options_.moved(host, answer.addresses);
+  for (auto& [done, addresses] : waiting) done(addresses, answer.error);
 }
 
-void Resolver::forget() {
-  std::lock_guard lock(mutex_);
-  std::erase_if(names_, [](const auto& n) { return !n.second.running; });
+// Asks for the serials whose turn it is; returns when to look again, -1 = when told to.
+Usec Resolver::due_zones(Usec now) {
+  if (times_.zone_check_period <= 0 || zones_.empty()) {
+    next_zone_check_ = 0;
+    return -1;
+  }
+  if (!next_zone_check_) next_zone_check_ = now + times_.zone_check_period;
+  if (now >= next_zone_check_) {
+    for (auto& [name, zone] : zones_)
+      if (!std::exchange(zone.running, true)) queue_.push_back({true, name});
+    next_zone_check_ = now + times_.zone_check_period;
+  }
+  return next_zone_check_;
 }
 
-std::vector<Resolver::Entry> Resolver::entries() {
+void Resolver::serial(const std::string& zone_name, std::optional<std::uint32_t> serial) {
+  std::uint32_t old;
+  {
+    std::lock_guard lock(mutex_);
+    ZoneState& zone = zones_[zone_name];
+    zone.running = false;
+    // Serials are compared as RFC 1982 says: they wrap around.
+    if (!serial || (zone.known && static_cast<std::int32_t>(*serial - zone.serial) <= 0)) return;
+    old = std::exchange(zone.serial, *serial);
+    zone.known = true;
+    for (auto& [host, name] : names_)
+      if (!name.running && zone_of(host) == zone_name) ask(host, name);
+  }
+  if (options_.log) (*options_.log)(LogLevel::log, "zone '{}' serial changed: old={} new={}", zone_name, old, *serial);
+}
+
+void Resolver::configure(const ResolverTimes& times) {
   std::lock_guard lock(mutex_);
-  std::vector<Entry> result;
+  if (times.zone_check_period != times_.zone_check_period) next_zone_check_ = 0;
+  times_ = times;
+  wake();
+}
+
+void Resolver::reopen() {
+  std::lock_guard lock(mutex_);
+  reopen_ = true;
+  wake();
+}
+
+Resolver::State Resolver::state() {
+  std::lock_guard lock(mutex_);
+  State result{{}, {}, 0};
   Usec now = monotonic_now();
   for (const auto& [host, name] : names_) {
-    result.push_back({host, name.addresses, name.error, std::max<Usec>(0, name.good_until - now)});
+    result.hosts.push_back({host, name.addresses, std::max<Usec>(0, name.good_until - now)});
+    result.queries += name.running;
+  }
+  for (const auto& [name, zone] : zones_) {
+    result.zones.push_back({name, zone.serial, zone.hosts});
+    result.queries += zone.running;
   }
   return result;
 }

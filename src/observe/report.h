@@ -70,6 +70,18 @@ struct UserRow {                               // SHOW USERS
       current_client_connections = 0;
 };
 
+struct DnsHostRow {  // SHOW DNS_HOSTS; made by the control thread
+  std::string hostname;
+  std::int64_t ttl = 0;  // seconds until the next look-up
+  std::string addrs;     // with commas between
+};
+
+struct DnsZoneRow {  // SHOW DNS_ZONES
+  std::string zonename;
+  std::uint32_t serial = 0;
+  int count = 0;  // hosts
+};
+
 struct Lists {  // SHOW LISTS
   int databases = 0, users = 0, peers = 0, pools = 0, peer_pools = 0, free_clients = 0, used_clients = 0,
       login_clients = 0, free_servers = 0, used_servers = 0, dns_names = 0, dns_zones = 0, dns_queries = 0,
@@ -91,6 +103,8 @@ struct Fleet {
   std::vector<WorkerRow> workers;
   std::vector<DatabaseRow> databases;
   std::vector<UserRow> users;
+  std::vector<DnsHostRow> dns_hosts;
+  std::vector<DnsZoneRow> dns_zones;
   Lists lists;
   std::vector<config::ShownSetting> settings;
   struct Stats {

@@ -23,6 +23,8 @@ void totals_rows(std::string& out, const Fleet& fleet);
 void pool_rows(std::string& out, const Fleet& fleet);
 void database_rows(std::string& out, const Fleet& fleet);
 void user_rows(std::string& out, const Fleet& fleet);
+void dns_host_rows(std::string& out, const Fleet& fleet);
+void dns_zone_rows(std::string& out, const Fleet& fleet);
 void list_rows(std::string& out, const Fleet& fleet);
 void config_rows(std::string& out, const Fleet& fleet);
 void version_rows(std::string& out, const Fleet& fleet);

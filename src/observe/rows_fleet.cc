@@ -61,6 +61,15 @@ void user_rows(std::string& out, const Fleet& fleet) {
   }
 }
 
+void dns_host_rows(std::string& out, const Fleet& fleet) {
+  for (const DnsHostRow& row : fleet.dns_hosts) wire::RowWriter(out).text(row.hostname).number(row.ttl).text(row.addrs);
+}
+
+void dns_zone_rows(std::string& out, const Fleet& fleet) {
+  for (const DnsZoneRow& row : fleet.dns_zones)
+    wire::RowWriter(out).text(row.zonename).number(row.serial).number(row.count);
+}
+
 void list_rows(std::string& out, const Fleet& fleet) {
   static constexpr std::pair<std::string_view, int Lists::*> kItems[] = {{"databases", &Lists::databases},
                                                                          {"users", &Lists::users},

@@ -22,6 +22,7 @@ enum Gather : unsigned {
   kLists = 1u << 6,
   kSettings = 1u << 7,
   kStats = 1u << 8,  // drawn from pools: merge() sums them, stats.h adds the growth
+  kDns = 1u << 9,
 };
 
 struct View {

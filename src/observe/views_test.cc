@@ -226,6 +226,14 @@ TEST(Views, Lists) {
                           "dns_zones|12", "dns_queries|13", "dns_pending|0"));
 }
 
+TEST(Views, Dns) {
+  Fleet fleet;
+  fleet.dns_hosts = {{"db.a", 14, "10.0.0.1:0,[::1]:0"}, {"gone", 0, ""}};
+  fleet.dns_zones = {{"a", 4294967295, 1}};
+  EXPECT_THAT(shown("DNS_HOSTS", fleet), ElementsAre("db.a|14|10.0.0.1:0,[::1]:0", "gone|0|"));
+  EXPECT_THAT(shown("DNS_ZONES", fleet), ElementsAre("a|4294967295|1"));
+}
+
 TEST(Views, ConfigVersionState) {
   Fleet fleet;
   fleet.settings = {{"a", "1", "2", false, false, true}, {"b", "", "", true, true, false}};

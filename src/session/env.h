@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "config/config.h"
 #include "net/engine.h"
+#include "net/socket.h"
 #include "pool/shared.h"
 #include "session/tls_setup.h"
 #include "wire/cancel_key.h"
@@ -122,6 +123,8 @@ class Env {
   // Buffers for bytes that have to wait; kept for the next user. Worker-local.
   std::unique_ptr<std::string> take_buffer();
   void give_buffer(std::unique_ptr<std::string> buffer);
+  // Names whose addresses have changed since the start, and what they are now (Server::check_address). Worker-local.
+  std::unordered_map<std::string, std::vector<net::Address>> moved_hosts;
   bool freezing = false;  // SUSPEND: nothing is read any more, what is queued goes out
   List<Pool> queues;      // pools in which clients of this worker wait; empty if there is no other worker
   std::string scratch;    // for messages being built; cleared by its user

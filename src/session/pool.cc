@@ -471,6 +471,10 @@ void Pool::recycle() {
   welcome_ = nullptr;
 }
 
+void Pool::check_addresses() {
+  for (auto* l : {&idle, &active, &tested, &held_back, &login, &moving}) l->each([](Server& s) { s.check_address(); });
+}
+
 void Pool::pause_servers() {
   idle.each([](Server& s) { s.disconnect("pause mode"); });
   login.each([](Server& s) { s.disconnect("pause mode"); });

@@ -161,6 +161,7 @@ void Server::arrive(Pool& here, int fd) {
   stream = here.env.engine->adopt(fd, net::Kind::server, this);
   if (moving_tls_) stream->start_tls(std::move(moving_tls_));
   if (generation != pool->shared.generation.load(std::memory_order_relaxed)) close_needed = true;
+  check_address();
 }
 
 void Server::disconnect(std::string_view reason) {

@@ -34,7 +34,8 @@ class Server final : public net::StreamOwner, public ListNode {
   Server(Pool& pool, pool::Permit permit);
   ~Server();
 
-  void start();  // resolve, connect, log in
+  void start();          // resolve, connect, log in
+  void check_address();  // close_needed, if our host no longer has the address that we are connected to
   void resolved(const std::vector<net::Address>& addresses, std::string_view error);
 
   void on_bytes(net::Stream& stream, const net::Received& received) override;
@@ -175,7 +176,7 @@ class Server final : public net::StreamOwner, public ListNode {
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;
   net::Address address_;
-  std::string host_;                      // list element dialled; empty = Unix socket
+  std::string host_;                      // list element dialled; empty = none
   std::unique_ptr<net::Tls> moving_tls_;  // between two engines
   pool::Permit permit_;
   int move_to_ = -1;

@@ -1,6 +1,7 @@
 // Opening a server connection: resolve, connect, authenticate, learn what it says about itself.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "session/pool.h"
@@ -16,19 +17,21 @@ static constexpr std::size_t kMaxBackendKey = 256;
 
 void Server::start() {
   const config::Database& entry = pool->entry();
-  if (entry.hosts.empty() || entry.hosts[0].starts_with('/') || entry.hosts[0].starts_with('@')) {
-    const std::string& dir = entry.hosts.empty() ? env().settings().unix_socket_dir : entry.hosts[0];
-    auto address = net::unix_address(fmt::format("{}/.s.PGSQL.{}", dir, entry.ports[0]));
+  auto dial_unix = [&](const std::string& dir, int port) {
+    auto address = net::unix_address(fmt::format("{}/.s.PGSQL.{}", dir, port));
     if (!address) return login_failed("", "connect failed", false);
-    return dial(*address);
-  }
+    dial(*address);
+  };
+  if (entry.hosts.empty()) return dial_unix(env().settings().unix_socket_dir, entry.ports[0]);
   // Round robin moves on with each connection; disable only after a failure (login_failed()).
   std::uint32_t n = entry.load_balance_hosts == config::LoadBalance::disable
                         ? pool->shared.host_cursor.load(std::memory_order_relaxed)
                         : pool->shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
   std::size_t index = n % entry.hosts.size();
-  host_ = entry.hosts[index];
   port_ = entry.ports.size() > index ? entry.ports[index] : entry.ports[0];
+  if (entry.hosts[index].starts_with('/') || entry.hosts[index].starts_with('@'))
+    return dial_unix(entry.hosts[index], port_);
+  host_ = entry.hosts[index];
   if (auto literal = net::parse_ip(host_, static_cast<std::uint16_t>(port_))) return dial(*literal);
   env().resolve(host_, this);
 }
@@ -39,9 +42,18 @@ void Server::resolved(const std::vector<net::Address>& addresses, std::string_vi
     log(LogLevel::warning, fmt::format("DNS lookup failed: {}: {}", host_, error));
     return login_failed("", "server DNS lookup failed", false);
   }
-  net::Address address = addresses[id % addresses.size()];
+  net::Address address = addresses[0];
   address.set_port(static_cast<std::uint16_t>(port_));
   dial(address);
+}
+
+void Server::check_address() {
+  if (host_.empty() || !address_.length) return;
+  auto now = env().moved_hosts.find(host_);
+  if (now == env().moved_hosts.end()) return;
+  net::Address ours = address_;
+  ours.set_port(0);
+  if (std::ranges::find(now->second, ours) == now->second.end()) close_needed = true;
 }
 
 void Server::dial(const net::Address& address) {
@@ -316,6 +328,7 @@ void Server::login_failed(std::string_view sqlstate, std::string_view text, bool
 void Server::login_complete() {
   pool::PoolShared& shared = pool->shared;
   login_done_ = true;
+  check_address();  // it may have changed since it was asked for
   scram_.reset();
   // What a replication connection says and may do is no news about the others.
   if (replication_ == wire::Replication::none) {

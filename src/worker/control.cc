@@ -240,6 +240,7 @@ void Control::set(Console console, const admin::Command& command) {
   if (command.key.find("_tls_") != std::string::npos || command.key.find("_tls13_") != std::string::npos)
     tls_failed = !renew_tls(*next);
   reopen_log_(next->settings);
+  fleet_.resolver->configure(resolver_times(next->settings));
   fleet_.config = std::move(next);
   publish([this, console, tag = command.tag(), tls_failed](Ticket&) {
     std::string out;
@@ -306,7 +307,8 @@ std::string Control::reload() {
     }
   }
   reopen_log_(next->settings);
-  fleet_.resolver->set_ttl(next->settings.dns_max_ttl, next->settings.dns_nxdomain_ttl);
+  fleet_.resolver->configure(resolver_times(next->settings));
+  fleet_.resolver->reopen();
   fleet_.config = std::move(next);
   return {};
 }
@@ -544,12 +546,26 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
   }
   if (parts & (observe::kDatabases | observe::kLists)) fill_databases(view);
   if (parts & (observe::kUsers | observe::kLists)) fill_users(view);
+  if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
   if (parts & observe::kSettings) view.settings = config::show(fleet_.config->settings);
   if (parts & observe::kLists) {
     view.lists.databases = static_cast<int>(view.databases.size());
     view.lists.users = static_cast<int>(view.users.size());
     view.lists.peers = static_cast<int>(fleet_.config->peers.size());
   }
+}
+
+void Control::fill_dns(observe::Fleet& view) {
+  net::Resolver::State state = fleet_.resolver->state();
+  for (const auto& host : state.hosts) {
+    observe::DnsHostRow row{host.name, host.ttl_left / kSecond, {}};
+    for (const net::Address& a : host.addresses) row.addrs += (row.addrs.empty() ? "" : ",") + net::format_address(a);
+    view.dns_hosts.push_back(std::move(row));
+  }
+  for (const auto& zone : state.zones) view.dns_zones.push_back({zone.name, zone.serial, zone.hosts});
+  view.lists.dns_names = static_cast<int>(state.hosts.size());
+  view.lists.dns_zones = static_cast<int>(state.zones.size());
+  view.lists.dns_queries = state.queries;
 }
 
 void Control::fill_databases(observe::Fleet& view) {

@@ -7,13 +7,20 @@
 
 namespace pgf::worker {
 
+net::ResolverTimes resolver_times(const config::Settings& s) {
+  return {s.dns_max_ttl, s.dns_nxdomain_ttl, s.dns_zone_check_period};
+}
+
 Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, std::shared_ptr<const session::TlsSetup> tls_,
              Plan plan_)
     : log(log_),
       shared(plan_.workers, config_->settings.track_extra_parameters),
       use_uring(plan_.use_uring),
       resolver(std::make_unique<net::Resolver>(
-          net::ResolverOptions{config_->settings.dns_max_ttl, config_->settings.dns_nxdomain_ttl, 4, {}})),
+          net::ResolverOptions{resolver_times(config_->settings), config_->settings.resolv_conf, &log_,
+                               [this](const std::string& host, const auto& addresses) {
+                                 broadcast(HostMoved{host, addresses});
+                               }})),
       judges(std::make_unique<external::Judges>()),
       control_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       config(std::move(config_)),

@@ -21,6 +21,8 @@ struct Plan {
   std::vector<int> unix_listeners;          // accepted by worker 0, handed to the least loaded
 };
 
+net::ResolverTimes resolver_times(const config::Settings& settings);
+
 class Fleet {
  public:
   Fleet(Log& log, std::shared_ptr<const config::Config> config, std::shared_ptr<const session::TlsSetup> tls,

@@ -59,6 +59,10 @@ struct Judged {  // PAM or LDAP about a client's password; empty = it is good
   session::ClientHandle client;
   std::string reason;
 };
+struct HostMoved {  // the addresses of a name are others than before
+  std::string host;
+  std::vector<net::Address> addresses;
+};
 struct ConsoleReply {
   session::ClientHandle client;
   std::string bytes;
@@ -95,8 +99,9 @@ struct Gather {
 };
 
 struct ToWorker {
-  using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel,
-                            CancelDone, Resolved, Judged, ConsoleReply, NewConfig, Command, KillClient, Gather>;
+  using Body =
+      std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel, CancelDone,
+                   Resolved, Judged, HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;

@@ -65,6 +65,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void receive(CancelDone&);
   void receive(Resolved&);
   void receive(Judged&);
+  void receive(HostMoved&);
   void receive(ConsoleReply&);
   void receive(NewConfig&);
   void receive(Command&);

@@ -57,6 +57,11 @@ void Worker::receive(Judged& m) {
   if (Client* client = find(m.client)) client->judged(m.reason);
 }
 
+void Worker::receive(HostMoved& m) {
+  moved_hosts.insert_or_assign(std::move(m.host), std::move(m.addresses));
+  each_pool([](session::Pool& p) { p.check_addresses(); });
+}
+
 void Worker::receive(ConsoleReply& m) {
   if (Client* client = find(m.client)) client->console_reply(m.bytes, m.close);
 }

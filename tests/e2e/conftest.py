@@ -146,7 +146,7 @@ class Postgres:
         subprocess.run([pg_bin() / "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8",
                         "--locale=C.UTF-8"], check=True, stdout=subprocess.DEVNULL)
         with open(self.data / "postgresql.conf", "a") as f:
-            f.write(f"listen_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = '{self.dir}'\n"
+            f.write(f"listen_addresses = '127.0.0.1,127.0.0.2'\nport = {self.port}\nunix_socket_directories = '{self.dir}'\n"
                     "fsync = off\nfull_page_writes = off\nsynchronous_commit = off\nmax_connections = 300\n"
                     "shared_buffers = 64MB\nautovacuum = off\nmax_wal_size = 4GB\nlog_line_prefix = '%m [%p] %u@%d '\n"
                     "timezone = 'UTC'\nwal_level = logical\nmax_wal_senders = 40\nmax_replication_slots = 40\n")
