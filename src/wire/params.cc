@@ -5,6 +5,9 @@
 namespace pgf::wire {
 namespace {
 
+// Place of standard_conforming_strings among the names; those before it and itself are settings of the server's making.
+constexpr int kConformingStrings = 3;
+
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 bool equal_nocase(std::string_view a, std::string_view b) {
@@ -12,14 +15,22 @@ bool equal_nocase(std::string_view a, std::string_view b) {
          std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
-void quote(std::string& out, std::string_view value) {
-  if (value.find('\\') != std::string_view::npos) out += 'E';
+// In some client encodings (SJIS, BIG5, GBK) a backslash may be the second byte of a character. Doubled, the second one
+// would stand alone and escape the quote behind it. So backslashes are left as they are wherever they mean nothing.
+void quote(std::string& out, std::string_view value, bool conforming) {
+  if (!conforming && value.find('\\') != std::string_view::npos) out += 'E';
   out += '\'';
   for (char c : value) {
-    if (c == '\'' || c == '\\') out += c;
+    if (c == '\'' || (c == '\\' && !conforming)) out += c;
     out += c;
   }
   out += '\'';
+}
+
+// The server itself does not tell these apart by case: no SET for a different spelling. Of any other value, a name for
+// example, case is a part.
+bool same_value(int index, std::string_view a, std::string_view b) {
+  return index <= kConformingStrings ? equal_nocase(a, b) : a == b;
 }
 
 }  // namespace
@@ -60,7 +71,7 @@ bool params_match(const ParamSet& client, ParamSet& server) {
   for (int i = 0; i < client.size(); ++i) {
     const ParamSet::Value &c = client.get(i), &s = server.get(i);
     if (c == s || !c || !s) continue;
-    if (!equal_nocase(*c, *s)) return false;
+    if (!same_value(i, *c, *s)) return false;
     if (*c == *s) server.set(i, c);
   }
   return true;
@@ -68,14 +79,21 @@ bool params_match(const ParamSet& client, ParamSet& server) {
 
 std::string params_diff_sql(const ParamNames& names, const ParamSet& client, const ParamSet& server) {
   std::string sql;
+  // The whole text is scanned before its first SET runs: what the server has now counts.
+  const ParamSet::Value& strings = server.get(kConformingStrings);
+  const bool conforming = strings && *strings == "on";
   for (int i = 0; i < client.size(); ++i) {
     const ParamSet::Value &c = client.get(i), &s = server.get(i);
-    if (!c || !s || c == s || equal_nocase(*c, *s)) continue;
+    if (!c || !s || c == s || same_value(i, *c, *s)) continue;
+    if (equal_nocase(names.name(i), "search_path")) {
+      // A list of names with quotes of their own: SET would want its elements one by one, set_config takes the text.
+      sql.append("SELECT pg_catalog.set_config('search_path',");
+      quote(sql, *c == "\"\"" ? "" : *c, conforming);
+      sql.append(",false);");
+      continue;
+    }
     sql.append("SET ").append(names.name(i)).append(1, '=');
-    if (equal_nocase(names.name(i), "search_path"))
-      sql.append(*c == "\"\"" || c->empty() ? "''" : *c);  // already a list of quoted names
-    else
-      quote(sql, *c);
+    quote(sql, *c, conforming);
     sql += ';';
   }
   return sql;

@@ -158,10 +158,30 @@ TEST_F(DiffSql, Quoting) {
   EXPECT_EQ(sql("timezone", "Europe/Vienna"), "SET TimeZone='Europe/Vienna';");
 }
 
+// A doubled backslash would be torn apart where it is the second byte of a character (SJIS, BIG5, GBK).
+TEST_F(DiffSql, BackslashesAreLeftAloneWhereTheyMeanNothing) {
+  ParamSet client(names.size()), server(names.size());
+  client.set(names.find("application_name"), std::string_view("\x83\\'"));
+  server.set(names.find("application_name"), std::string_view(""));
+  server.set(names.find("standard_conforming_strings"), std::string_view("on"));
+  EXPECT_EQ(params_diff_sql(names, client, server), "SET application_name='\x83\\''';");
+  server.set(names.find("standard_conforming_strings"), std::string_view("off"));
+  EXPECT_EQ(params_diff_sql(names, client, server), "SET application_name=E'\x83\\\\''';");
+}
+
+TEST_F(DiffSql, CaseIsPartOfANameOnly) {
+  EXPECT_EQ(sql("TimeZone", "utc", "UTC"), "");
+  EXPECT_EQ(sql("application_name", "Report", "REPORT"), "SET application_name='Report';");
+  EXPECT_EQ(sql("search_path", R"("A")", R"("a")"), R"(SELECT pg_catalog.set_config('search_path','"A"',false);)");
+}
+
 TEST_F(DiffSql, SearchPathIsAListAlready) {
-  EXPECT_EQ(sql("search_path", R"("$user", public)"), R"(SET search_path="$user", public;)");
-  EXPECT_EQ(sql("search_path", R"("")"), "SET search_path='';");
-  EXPECT_EQ(sql("search_path", ""), "SET search_path='';");
+  EXPECT_EQ(sql("search_path", R"("$user", public)"),
+            R"(SELECT pg_catalog.set_config('search_path','"$user", public',false);)");
+  EXPECT_EQ(sql("search_path", R"("")"), "SELECT pg_catalog.set_config('search_path','',false);");
+  EXPECT_EQ(sql("search_path", ""), "SELECT pg_catalog.set_config('search_path','',false);");
+  EXPECT_EQ(sql("search_path", "a; DROP TABLE t; --"),
+            "SELECT pg_catalog.set_config('search_path','a; DROP TABLE t; --',false);");
 }
 
 TEST_F(DiffSql, LongValuesAreApplied) {
