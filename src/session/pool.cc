@@ -204,6 +204,10 @@ bool Pool::sound(Server& server) {
     server.disconnect("obsolete connection");
     return false;
   }
+  if (server.unread()) {
+    server.disconnect("idle server got dirty");
+    return false;
+  }
   if (env.now() - server.idle_since > kPeekAge && !server.stream->armed() && !server.stream->looks_idle()) {
     server.disconnect("server connection closed");
     return false;
@@ -624,6 +628,11 @@ void Pool::tick_servers(Usec now) {
   });
   closing.each([&](Server& server) {
     if (now - server.idle_since > kFarewellTime) server.gone();
+  });
+  // While one of these hangs no other connection is opened in its stead: clients would wait for it.
+  tested.each([&](Server& server) {
+    if (connect_limit > 0 && now - server.idle_since > connect_limit)
+      server.disconnect(server.phase() == Server::Phase::resetting ? "reset query timeout" : "test query timeout");
   });
   int keep = std::min(policy_.min_pool_size, policy_.pool_size > 0 ? policy_.pool_size : policy_.min_pool_size);
   // Servers of a pool made in one burst do not all die in one tick: their ends are spread over the lifetime.

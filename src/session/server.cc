@@ -68,6 +68,7 @@ void Server::link(Client* c) {
 
 void Server::run_own(std::string_view sql, Phase phase) {
   own_error_ = false;
+  idle_since = env().now();
   unnamed_ = {};  // a simple query drops it
   pool->list(*this, phase);
   env().scratch.clear();
@@ -103,6 +104,7 @@ void Server::release() {
 void Server::after_session() {
   release_ = false;
   if (replication_ != wire::Replication::none) return disconnect("replication client was closed");
+  if (held_) return disconnect("idle server got dirty");
   if (cancels > 0) {
     pool->unlist(*this);
     pool->list(*this, Phase::being_canceled);

@@ -81,6 +81,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void emit_fakes();  // made-up answers whose turn has come
   bool mid_message() const { return body_left_ > 0; }
   bool error_pending() const { return error_pending_; }
+  bool unread() const { return held_ != nullptr; }  // part of a message that nobody asked for
 
   Phase phase() const { return phase_; }
   void set_phase(Phase phase) { phase_ = phase; }
@@ -133,7 +134,7 @@ class Server final : public net::StreamOwner, public ListNode {
   // server_ready.cc
   std::size_t relay(const net::Received& received);
   bool completed(std::uint8_t type, Bytes body);  // an answer that may be owed; true = swallow it
-  void parameter_status(Bytes body);
+  bool parameter_status(Bytes body);              // false: it is none
   void command_tag(std::string_view tag);
   void ready_for_client(char status);
   void finish_ready(char status);
@@ -147,6 +148,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void lookup_answer(std::uint8_t type, Bytes body);
   void lookup_done();
   bool busy() const;
+  bool sharing() const;
+  void drop_dirty();
   bool ended() const { return phase_ == Phase::dead || phase_ == Phase::closing; }
 
   Phase phase_ = Phase::resolving;

@@ -17,6 +17,9 @@ using wire::Give;
 // comes in pieces would not be seen for what it is.
 static constexpr std::size_t kMaxPlanError = 8 * 1024;
 
+// What a server may say without having been asked: NoticeResponse, NotificationResponse, ParameterStatus.
+static bool unasked(std::uint8_t type) { return type == 'N' || type == 'A' || type == 'S'; }
+
 bool Server::busy() const {
   return phase_ == Phase::login || phase_ == Phase::connect_query || phase_ == Phase::setting ||
          phase_ == Phase::active || phase_ == Phase::lookup || phase_ == Phase::resetting || phase_ == Phase::checking;
@@ -122,6 +125,11 @@ std::size_t Server::relay(const net::Received& received) {
         disconnect("bad pkt header");
         return size;
       }
+      if (release_ && owed_.empty() && sharing() && !unasked(type)) {
+        flush();
+        drop_dirty();
+        return size;
+      }
       skip_body_ = false;
       const std::size_t n = std::min(there, total);
       if (type != 'D' && type != 'd') {
@@ -157,6 +165,11 @@ std::size_t Server::relay(const net::Received& received) {
             emit_fakes();
           }
           continue;
+        }
+        if (type == 'S' && !parameter_status(body)) {
+          flush();
+          disconnect("broken ParameterStatus packet");
+          return size;
         }
         if (type == 'E') {
           if (there < std::min(total, kMaxPlanError)) break;
@@ -231,9 +244,6 @@ bool Server::completed(std::uint8_t type, Bytes body) {
     case 'W':
       copy_in_ = true;
       break;
-    case 'S':
-      parameter_status(body);
-      break;
     default:
       break;
   }
@@ -246,13 +256,14 @@ void Server::command_tag(std::string_view tag) {
   if (client) client->forget_statements();
 }
 
-void Server::parameter_status(Bytes body) {
+bool Server::parameter_status(Bytes body) {
   auto status = wire::read_parameter_status(body);
-  if (!status) return;
+  if (!status) return false;
   int index = env().shared.names.find(status->name);
-  if (index < 0) return;
+  if (index < 0) return true;
   params_.set(index, status->value);
   if (client && phase_ != Phase::lookup) client->mutable_params().set(index, params_.get(index));
+  return true;
 }
 
 void Server::emit_fakes() {
@@ -341,11 +352,23 @@ void Server::maybe_release() {
     release_ = false;
     return;
   }
+  if (held_ && sharing() && !unasked(static_cast<std::uint8_t>(held_->front()))) return drop_dirty();
   // Not with half a message of the client in front of the server, nor half of the server's unread.
   if (body_left_ || (held_ && !held_->empty()) || client->body_left()) return;
   release_ = false;
   if (pool_mode() == config::PoolMode::session) return;
   release();
+}
+
+bool Server::sharing() const { return pool->policy().pool_mode != config::PoolMode::session; }
+
+// The client has all its answers, and the server says more than that: nobody may get this connection again.
+void Server::drop_dirty() {
+  release_ = false;
+  Client* c = std::exchange(client, nullptr);
+  c->unlinked();
+  disconnect("idle server got dirty");
+  c->after_release();
 }
 
 void Server::not_needed() {
@@ -379,7 +402,10 @@ std::size_t Server::own_answer(Bytes bytes) {
   }
   switch (type) {
     case 'S':
-      parameter_status(body);
+      if (!parameter_status(body)) {
+        disconnect("broken ParameterStatus packet");
+        return bytes.size();
+      }
       break;
     case 'E': {
       wire::ErrorFields e = wire::read_error(body);
@@ -438,8 +464,10 @@ void Server::own_ready(char status) {
       if (status != 'I') return disconnect("connect_query left a transaction open");
       return login_complete();
     case Phase::resetting:
-      // Errors of the reset query are ignored, as PgBouncer does; an open transaction is not.
-      if (status != 'I') return disconnect("reset query failed");
+      // What was to be reset is still there. (PgBouncer ignores errors of the reset query, so that a statement_timeout
+      // of the last client was enough to hand its role on to the next.)
+      if (failed || status != 'I')
+        return disconnect(failed ? "reset query failed: " + own_error_text_ : "reset query failed");
       offer_ = true;
       return;
     case Phase::checking:
