@@ -540,7 +540,10 @@ void Client::drop_statement(std::string_view name, const wire::Statement& statem
 }
 
 void Client::restore_statement(std::string_view name, const wire::StatementPtr& statement) {
-  if (statements_) statements_->add(name, statement);
+  if (!statements_) return;
+  // Another one of that name, said behind the Close, was skipped with it.
+  if (!unproven_.empty() && unproven_.erase(std::string(name))) statements_->remove(name);
+  statements_->add(name, statement);
 }
 
 }  // namespace pgf::session

@@ -91,11 +91,13 @@ class Owed {
       drop_front();
       return;
     }
+    std::vector<Entry> skipped;
     while (!empty()) {
       Entry e = pop();
-      if (e.ask == Ask::sync) return;
-      undo(e);
+      if (e.ask == Ask::sync) break;
+      skipped.push_back(std::move(e));
     }
+    for (auto e = skipped.rbegin(); e != skipped.rend(); ++e) undo(*e);
   }
 
   // The server left COPY IN, well or by an error: the Execute that started it, the Syncs that it ignored meanwhile and
