@@ -68,22 +68,30 @@ class Owed {
   bool completes_front(std::uint8_t type) const {
     if (empty()) return false;
     switch (type) {
-      case 'Z': return front().ask == Ask::sync || front().ask == Ask::query || front().ask == Ask::function_call;
+      case 'Z':
+        return front().ask == Ask::sync || front().ask == Ask::query || front().ask == Ask::function_call;
       case 'C':
       case 'I':
-      case 's': return front().ask == Ask::execute;
-      case '1': return front().ask == Ask::parse;
-      case '2': return front().ask == Ask::bind;
-      case '3': return front().ask == Ask::close;
+      case 's':
+        return front().ask == Ask::execute;
+      case '1':
+        return front().ask == Ask::parse;
+      case '2':
+        return front().ask == Ask::bind;
+      case '3':
+        return front().ask == Ask::close;
       case 'T':
-      case 'n': return front().ask == Ask::describe;
-      default: return false;
+      case 'n':
+        return front().ask == Ask::describe;
+      default:
+        return false;
     }
   }
 
   // ReadyForQuery after an error. It answers the front, or else the next sync: an error in the extended protocol makes
   // PostgreSQL skip everything up to the Sync, simple queries and function calls too. `undo` is called for each entry
-  // that never ran. An end of copy at the front came too late to matter and is answered by nothing.
+  // that never ran, the last one first: one may have undone another. An end of copy at the front came too late to
+  // matter and is answered by nothing.
   template <class Undo>
   void drop_through_ready(Undo&& undo) {
     drop_copy_ends();
