@@ -48,7 +48,7 @@ def test_r63_client_dies_in_a_transaction(pooler, pg, account, how):
         assert c.fatal().text == "idle transaction timeout"
     else:
         who = next(r for r in p.show("CLIENTS") if r["user"] == "alice")
-        p.admin(f"KILL_CLIENT {who['ptr']}")
+        p.admin(f"KILL_CLIENT {who['id']}")
         assert c.fatal().text == "admin forced disconnect"
     wait_until(lambda: pg.sql("select count(*) from pg_locks where relation = 'account'::regclass") == [(0,)], "locks are gone")
     with p.login() as b:
