@@ -13,7 +13,7 @@ from wire import SYNC, bind, execute, msg, parse, query
 def numbers(pg):
     pg.sql("drop table if exists numbers; create table numbers (v int)")
     yield
-    pg.sql("drop table numbers")
+    pg.sql("set lock_timeout = '10s'; drop table numbers")
 
 
 @pytest.mark.workers(1, 2)
