@@ -478,7 +478,8 @@ void Client::deallocated(std::string_view name, const wire::Statement& statement
 Client::Step Client::close_statement(std::string_view name) {
   wire::StatementPtr statement = statements_ ? statements_->find(name) : nullptr;
   if (statement) statements_->remove(name);
-  if (!unproven_.empty()) unproven_.erase(std::string(name));
+  // One that PostgreSQL never had does not come back if this Close is skipped.
+  if (!unproven_.empty() && unproven_.erase(std::string(name))) statement = nullptr;
   server->owed().push(Ask::close, Give::fake, std::move(statement), name);
   server->emit_fakes();
   return Step::done;

@@ -264,11 +264,11 @@ def test_r55_hidden_set_fails(pooler):
 
 @pytest.mark.workers(1, 2)
 def test_r58_writes_while_it_reads_late(pooler, pg):
-    """20,000 queries (the catalogue's 100,000, scaled) with answers of 1 kB: the client writes whenever it can, and reads
+    """5,000 queries (the catalogue's 100,000, scaled) with answers of 1 kB: the client writes whenever it can, and reads
     only when it cannot. No deadlock, every answer in its place, memory bounded; a neighbour is served meanwhile."""
     # Over Unix sockets: here it is about the pooler's buffers, not about the kernel's windows.
     p = pooler(default_pool_size=2, databases={"p0": f"host={pg.dir} port={pg.port} dbname=p0"})
-    total = 20_000
+    total = 5_000
     with p.login("bob") as bob, p.wire(unix=p.unix).login() as c:
         assert bob.value("select 1") == "1"
         before = p.rss()
