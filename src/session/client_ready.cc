@@ -180,10 +180,9 @@ std::size_t Client::consume_ready(const net::Received& received) {
 
   if (!server) return at;
   flush();
-  if (server->stream->queued() >= net::Stream::kHighMark && !paused_) {
-    paused_ = true;
-    stream->pause();
-    server->stream->want_drained();
+  if (server->stream->queued() >= net::Stream::kHighMark) {
+    if (!std::exchange(paused_, true)) stream->pause();
+    server->stream->want_drained();  // also when it was paused before, in the queue
   }
   server->maybe_release();
   return at;

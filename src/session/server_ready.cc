@@ -254,6 +254,12 @@ void Server::command_tag(std::string_view tag) {
   if (tag != "DEALLOCATE ALL" && tag != "DISCARD ALL") return;
   if (statements_) statements_->clear();
   if (client) client->forget_statements();
+  // What was parsed behind it, in the same breath, is still to come.
+  owed_.each_behind_front([this](const wire::Owed::Entry& e) {
+    if (e.ask != Ask::parse || !e.statement) return;
+    if (e.give != Give::fake) statements().add(e.statement, pool->shared.database.plan_epoch.load());
+    if (client && !e.name.empty()) client->restore_statement(e.name, e.statement);
+  });
 }
 
 bool Server::parameter_status(Bytes body) {

@@ -40,6 +40,12 @@ class Owed {
     return false;
   }
 
+  // What was said after the entry at the front.
+  template <class F>
+  void each_behind_front(F&& f) const {
+    for (std::size_t i = head_ + 1; !empty() && i != tail_; ++i) f(ring_[i & mask_]);
+  }
+
   bool holds_unnamed_parse() const {
     for (std::size_t i = head_; i != tail_; ++i)
       if (ring_[i & mask_].ask == Ask::parse && !ring_[i & mask_].statement) return true;

@@ -334,11 +334,12 @@ def test_r1_26_bytes_behind_an_encryption_request(pooler, code, name, glued, aft
 @pytest.mark.ours  # PgBouncer ignores the cancel of a queued client
 @pytest.mark.workers(1, 2, 4)
 @pytest.mark.parametrize("pool_mode", ["session", "transaction", "statement"])
-def test_r8_104_cancel_of_a_queued_client(pooler, pool_mode):
+def test_r8_104_cancel_of_a_queued_client(pooler, pg, pool_mode):
     p = pooler(pool_mode=pool_mode, default_pool_size=1)
     holder = p.login()
     holder.send(wire.query("select pg_sleep(600)"))
-    wait_until(lambda: p.pool()["sv_active"] == 1, "the pool is used up")
+    wait_until(lambda: pg.sql("select 1 from pg_stat_activity where state = 'active' and query = 'select pg_sleep(600)'"),
+               "the query runs, and the pool is used up")
     clients = [p.login() for _ in range(6)]  # spread over the workers
     for i, c in enumerate(clients):
         if i % 2:

@@ -157,7 +157,6 @@ def test_r83_forgotten_when_the_server_forgot(pooler, sql, how):
 
 
 @pytest.mark.parametrize("sql", ["DEALLOCATE ALL", "DISCARD ALL"])
-@pytest.mark.xfail(strict=True, reason="Server::command_tag clears what was parsed behind it in the same write")
 def test_r83_parse_behind_it_in_the_same_write(pooler, sql):
     """The next client that uses the same text must not meet 42P05."""
     p = pooler(default_pool_size=1)
