@@ -14,7 +14,8 @@ IO_HEADERS = re.compile(r"sys/.*|unistd\.h|fcntl\.h|poll\.h|netdb\.h|netinet/.*|
 IO_ALLOWED = {"base/log.cc"}
 # One file each knows the library.
 ONLY_IN = {r"liburing\.h": r"net/", r"openssl/ssl\.h": r"net/tls", r"openssl/.*": r"(crypto|net/tls)",
-           r"ares\.h": r"net/", r"security/.*": r"external/pam", r"ldap\.h": r"external/ldap"}
+           r"ares\.h": r"net/", r"security/.*": r"external/pam", r"ldap\.h": r"external/ldap",
+           r"systemd/.*": r"main/systemd"}
 
 
 def direct_deps():

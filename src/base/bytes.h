@@ -29,6 +29,16 @@ inline void store_be32(std::uint8_t* p, std::uint32_t v) {
   std::memcpy(p, &v, 4);
 }
 
+inline std::uint64_t load_be64(const std::uint8_t* p) {
+  std::uint64_t v;
+  std::memcpy(&v, p, 8);
+  return __builtin_bswap64(v);
+}
+inline void store_be64(std::uint8_t* p, std::uint64_t v) {
+  v = __builtin_bswap64(v);
+  std::memcpy(p, &v, 8);
+}
+
 // A cursor over bytes that never reads past the end: after the first short read it stays failed and every read
 // returns zero or empty. Check ok() once, at the end.
 class Cursor {

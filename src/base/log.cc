@@ -80,8 +80,10 @@ void Log::write(LogLevel level, std::string_view message) {
   timeval now;
   gettimeofday(&now, nullptr);
   const Stamp& at = stamp(now.tv_sec);
-  std::string line = fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(),
-                                 kNames[static_cast<std::size_t>(level)]);
+  static constexpr int kPriorities[] = {LOG_CRIT, LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG, LOG_DEBUG};
+  const std::size_t index = static_cast<std::size_t>(level);
+  std::string line = fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(), kNames[index]);
+  const std::size_t head = line.size();
   for (char c : message) {
     line += c;
     if (c == '\n') line += '\t';
@@ -90,10 +92,12 @@ void Log::write(LogLevel level, std::string_view message) {
 
   std::lock_guard lock(mutex_);
   if (fd_ >= 0) write_all(fd_, line);
-  if (target_.to_stderr) write_all(STDERR_FILENO, line);
+  if (target_.to_stderr && target_.journal)
+    write_all(STDERR_FILENO, fmt::format("<{}>{}", kPriorities[index], std::string_view(line).substr(head)));
+  else if (target_.to_stderr)
+    write_all(STDERR_FILENO, line);
   if (syslog_open_ && level <= LogLevel::log) {
-    static constexpr int priorities[] = {LOG_CRIT, LOG_ERR, LOG_WARNING, LOG_INFO};
-    syslog(priorities[static_cast<int>(level)], "%.*s", static_cast<int>(message.size()), message.data());
+    syslog(kPriorities[index], "%.*s", static_cast<int>(message.size()), message.data());
   }
 }
 

@@ -13,6 +13,7 @@ enum class LogLevel : int { fatal = 0, error, warning, log, debug, noise };
 struct LogTarget {
   std::string file;              // empty = none
   bool to_stderr = true;         // off with -q and -d
+  bool journal = false;          // stderr is systemd's journal: priorities instead of time stamps
   bool to_syslog = false;        // level LOG and above
   std::string syslog_ident = "pgbouncer";
   std::string syslog_facility = "daemon";

@@ -86,7 +86,7 @@ constexpr Row kRows[] = {
     {"auth_query", Text{&S::auth_query}, kAuthQuery, live, yes, "query that fetches a user's password from a server"},
     {"auth_type", Enum<AuthType>{&S::auth_type}, "md5", live, yes, "how clients prove who they are"},
     {"auth_user", Text{&S::auth_user}, nullptr, live, yes, "user that runs auth_query"},
-    {"autodb_idle_timeout", Time{&S::autodb_idle_timeout}, "3600", live, none,
+    {"autodb_idle_timeout", Time{&S::autodb_idle_timeout}, "3600", live, yes,
      "forget an unused automatic database after this long; 0 = never"},
     {"cancel_wait_timeout", Time{&S::cancel_wait_timeout}, "10", live, yes,
      "how long a cancel request may wait for a connection; 0 = forever"},

@@ -11,10 +11,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "main/check.h"
 #include "main/options.h"
 #include "main/process.h"
+#include "main/systemd.h"
 #include "worker/control.h"
 #include "worker/fleet.h"
+#include "worker/takeover.h"
 
 namespace pgf {
 namespace {
@@ -37,6 +40,7 @@ LogTarget log_target(const config::Settings& s, const Options& options) {
   LogTarget t;
   t.file = s.logfile;
   t.to_stderr = !options.quiet && !options.daemon;
+  t.journal = stderr_is_journal();
   t.to_syslog = s.syslog != 0;
   t.syslog_ident = s.syslog_ident;
   t.syslog_facility = s.syslog_facility;
@@ -68,10 +72,21 @@ int run(const Options& options) {
     std::fprintf(stderr, "%s\n", error.c_str());
     return 1;
   }
-  if (options.reboot)
-    log(LogLevel::warning, "--reboot has no effect in this version: the old process is not taken over");
   for (const std::string& warning : config->warnings) log(LogLevel::warning, "{}", warning);
-  if (std::string error = check_pidfile(s.pidfile, log); !error.empty()) return fatal(error);
+
+  const std::vector<int> passed = activation_sockets();
+  worker::Takeover takeover(log);
+  bool taken = false;
+  if (options.reboot && !passed.empty()) {
+    log(LogLevel::warning, "sockets come from the service manager: the old process is not taken over");
+  } else if (options.reboot) {
+    auto begun = s.unix_socket_dir.empty() ? false : takeover.begin(unix_socket_path(s));
+    if (!begun) return fatal(begun.error());
+    taken = *begun;
+    if (!taken) log(LogLevel::log, "old process not found, try to continue normally");
+  }
+  if (!taken)
+    if (std::string error = check_pidfile(s.pidfile, log); !error.empty()) return fatal(error);
   if (options.daemon)
     if (std::string error = daemonize(); !error.empty()) return fatal(error);
 
@@ -104,7 +119,36 @@ int run(const Options& options) {
         std::strerror(errno));
 
   Listeners listeners;
-  if (std::string error = listeners.open(s, plan.workers, log); !error.empty()) return fatal(error);
+  std::vector<session::Handed> rows;
+  if (!passed.empty()) {
+    std::vector<Listeners::Given> given;
+    for (int fd : passed) {
+      auto address = net::local_address(fd);
+      if (!address) return fatal(fmt::format("fd {} from the service manager is not a socket", fd));
+      log(LogLevel::log, "socket passed from service manager (fd {})", fd);
+      given.push_back({fd, address->is_unix()});
+    }
+    if (config->given.contains("listen_addr") || config->given.contains("unix_socket_dir"))
+      log(LogLevel::warning,
+          "sockets passed from service manager, listen_addr and unix_socket_dir are not listened on");
+    listeners.adopt(given, plan.workers);
+    plan.listeners_are_lent = true;
+  } else if (taken) {
+    // The last moment at which the old process can go on alone: it does if this one fails before.
+    if (std::string error = takeover.finish(); !error.empty()) return fatal(error);
+    log(LogLevel::log, "waiting for old pidfile to go away");
+    while (!check_pidfile(s.pidfile, log).empty()) usleep(10'000);  // one that was left behind goes here, too
+    log(LogLevel::log, "old process killed, resuming work");
+    rows = takeover.take_rows();
+    std::vector<Listeners::Given> given;
+    for (const session::Handed& row : rows)
+      if (row.task == session::Handed::Task::pooler) given.push_back({row.received, row.addr == "unix"});
+    listeners.adopt(given, plan.workers);
+    if (std::string path = unix_socket_path(s); !listeners.local().empty() && path[0] != '@')
+      listeners.own_socket_file(path);
+  } else if (std::string error = listeners.open(s, plan.workers, log); !error.empty()) {
+    return fatal(error);
+  }
   plan.listeners = listeners.tcp();
   plan.unix_listeners = listeners.local();
 
@@ -115,16 +159,21 @@ int run(const Options& options) {
 
   int status;
   {
+    const bool lent = plan.listeners_are_lent;
     worker::Fleet fleet(log, config, *std::move(tls), std::move(plan));
+    if (taken) fleet.take_over(std::move(rows));
     fleet.start();
     worker::Control control(
         fleet, [&options] { return load(options.config); },
         [&](const config::Settings& now) {
           if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
-        });
+        },
+        notify_manager);
+    notify_manager("READY=1");
     status = control.run(signal_fd);
     fleet.stop();
-    listeners.stop();
+    // While suspended another process may be about to go on with them.
+    if (!lent && !fleet.shared.suspended.load()) listeners.stop();
     remove_pidfile(s.pidfile);
     // Threads are gone, the kernel frees the rest faster than we could: clients must not wait for destructors.
     std::fflush(nullptr);
@@ -139,5 +188,10 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   auto options = pgf::parse_options(argc, argv);
   if (!options) return options.error();
+  if (options->check) {
+    pgf::Checked checked = pgf::check_config(pgf::load(options->config), options->config, options->user);
+    std::fputs(checked.text.c_str(), stdout);
+    return checked.good ? 0 : 1;
+  }
   return pgf::run(*options);
 }

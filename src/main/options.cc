@@ -15,22 +15,31 @@ static constexpr const char* kUsage =
     "\n"
     "  -d, --daemon         run in the background (needs pidfile)\n"
     "  -q, --quiet          no log on stderr\n"
-    "  -R, --reboot         accepted, no effect in this version\n"
+    "  -R, --reboot         take over the sockets of the process that runs now, and end it\n"
     "  -u, --user=NAME      run as this operating-system user\n"
     "  -v, --verbose        more log; may be repeated\n"
+    "      --check          say what is wrong with CONFIG.INI and what it would start; start nothing\n"
     "  -V, --version        print the version and end\n"
     "  -h, --help           print this and end\n";
 
 std::expected<Options, int> parse_options(int argc, char** argv) {
-  static const option kLong[] = {{"daemon", no_argument, nullptr, 'd'},  {"quiet", no_argument, nullptr, 'q'},
-                                 {"reboot", no_argument, nullptr, 'R'},  {"user", required_argument, nullptr, 'u'},
-                                 {"verbose", no_argument, nullptr, 'v'}, {"version", no_argument, nullptr, 'V'},
-                                 {"help", no_argument, nullptr, 'h'},    {nullptr, 0, nullptr, 0}};
+  static const option kLong[] = {{"daemon", no_argument, nullptr, 'd'},
+                                 {"quiet", no_argument, nullptr, 'q'},
+                                 {"reboot", no_argument, nullptr, 'R'},
+                                 {"user", required_argument, nullptr, 'u'},
+                                 {"verbose", no_argument, nullptr, 'v'},
+                                 {"version", no_argument, nullptr, 'V'},
+                                 {"help", no_argument, nullptr, 'h'},
+                                 {"check", no_argument, nullptr, 'C'},
+                                 {nullptr, 0, nullptr, 0}};
   Options o;
   for (int c; (c = getopt_long(argc, argv, "dqRu:vVh", kLong, nullptr)) != -1;) {
     switch (c) {
       case 'd':
         o.daemon = true;
+        break;
+      case 'C':
+        o.check = true;
         break;
       case 'q':
         o.quiet = true;

@@ -5,7 +5,7 @@
 namespace pgf {
 
 struct Options {
-  bool daemon = false, quiet = false, reboot = false;
+  bool daemon = false, quiet = false, reboot = false, check = false;
   int verbose = 0;
   std::string user, config;
 };

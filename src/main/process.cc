@@ -138,6 +138,10 @@ Listeners::~Listeners() {
   for (int fd : local_) ::close(fd);
 }
 
+std::string unix_socket_path(const config::Settings& s) {
+  return fmt::format("{}/.s.PGSQL.{}", s.unix_socket_dir, s.listen_port);
+}
+
 std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   tcp_.resize(static_cast<std::size_t>(workers));
   net::ListenOptions options;
@@ -176,7 +180,7 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   if (wanted && tcp_[0].empty()) return "nowhere to listen on: all addresses of listen_addr failed";
 
   if (!s.unix_socket_dir.empty()) {
-    std::string path = fmt::format("{}/.s.PGSQL.{}", s.unix_socket_dir, s.listen_port);
+    std::string path = unix_socket_path(s);
     auto address = net::unix_address(path);
     if (!address) return fmt::format("failed to create unix socket: path too long: {}", path);
     bool file = path[0] != '@';
@@ -208,6 +212,22 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   }
   if (tcp_[0].empty() && local_.empty()) return "nowhere to listen on";
   return {};
+}
+
+void Listeners::adopt(const std::vector<Given>& given, int workers) {
+  tcp_.resize(static_cast<std::size_t>(workers));
+  std::vector<int> tcp;
+  for (const Given& g : given) {
+    ::fcntl(g.fd, F_SETFL, ::fcntl(g.fd, F_GETFL) | O_NONBLOCK);
+    ::fcntl(g.fd, F_SETFD, FD_CLOEXEC);
+    (g.is_unix ? local_ : tcp).push_back(g.fd);
+  }
+  if (tcp.empty()) return;
+  // Every socket has somebody who accepts from it, and every worker has one to accept from, if it must be a shared one.
+  for (std::size_t i = 0; i < std::max(tcp.size(), tcp_.size()); ++i) {
+    int fd = i < tcp.size() ? tcp[i] : ::fcntl(tcp[i % tcp.size()], F_DUPFD_CLOEXEC, 0);
+    if (fd >= 0) tcp_[i % tcp_.size()].push_back(fd);
+  }
 }
 
 void Listeners::stop() {

@@ -21,11 +21,21 @@ long expected_descriptors(const config::Config& config);
 // Built with a sanitizer that reports leaks at exit: then every destructor has to run.
 bool leak_checked();
 
+std::string unix_socket_path(const config::Settings& settings);
+
 // The listening sockets: per worker one for each TCP address, and one Unix socket for all.
 class Listeners {
  public:
   ~Listeners();
   std::string open(const config::Settings& settings, int workers, Log& log);
+  // Sockets that listen already, from the process before us or from the service manager, dealt out to the workers.
+  struct Given {
+    int fd;
+    bool is_unix;
+  };
+  void adopt(const std::vector<Given>& given, int workers);
+  // The file of the Unix socket is removed at the end of the program.
+  void own_socket_file(std::string path) { socket_file_ = std::move(path); }
   const std::vector<std::vector<int>>& tcp() const { return tcp_; }
   const std::vector<int>& local() const { return local_; }
   // At the end of the program: the port is free from here on, whatever the kernel still holds of our rings.

@@ -82,7 +82,9 @@ void merge(Fleet& fleet, std::vector<Report>& reports) {
   lists.pools = static_cast<int>(fleet.pools.size());
   lists.login_clients = lists.used_clients = lists.used_servers = 0;
   fleet.workers.clear();
+  fleet.handed.clear();
   for (Report& report : reports) {
+    std::ranges::move(report.handed, std::back_inserter(fleet.handed));
     lists.login_clients += report.login_clients;
     fleet.workers.push_back(std::move(report.worker));
   }

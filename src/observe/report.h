@@ -8,6 +8,7 @@
 
 #include "base/time.h"
 #include "config/settings.h"
+#include "session/handover.h"
 
 namespace pgf::observe {
 
@@ -94,6 +95,7 @@ struct Report {
   std::vector<PoolRow> pools;
   WorkerRow worker;
   int login_clients = 0;
+  std::vector<session::Handed> handed;
 };
 
 // Everything a view can draw from: reports of all workers merged, plus the fleet's own rows.
@@ -114,6 +116,7 @@ struct Fleet {
   std::vector<Stats> stats;  // per database, sorted
   Usec period = kSecond;     // length of `period` above
   bool paused = false, suspended = false;
+  std::vector<session::Handed> handed;  // SHOW FDS: listening sockets first
   std::string version;  // "PgBouncer 1.25.2" style text of SHOW VERSION
 };
 

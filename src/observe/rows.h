@@ -13,6 +13,10 @@ void client_rows(std::string& out, const Fleet& fleet);
 void server_rows(std::string& out, const Fleet& fleet);
 void socket_rows(std::string& out, const Fleet& fleet);
 
+// rows_handed.cc
+void fd_rows(std::string& out, const Fleet& fleet);
+void takeover_rows(std::string& out, const Fleet& fleet);
+
 // rows_stats.cc
 void stats_rows(std::string& out, const Fleet& fleet);
 void stats_totals_rows(std::string& out, const Fleet& fleet);

@@ -171,7 +171,25 @@ constexpr Column kWorkerColumns[] = {{"worker", 'i'},
                                      {"servers_moved_in", 'q'},
                                      {"servers_moved_out", 'q'}};
 
+constexpr std::array<Column, 16> kHandedColumns{{{"fd", 'i'},
+                                                 {"task", 's'},
+                                                 {"user", 's'},
+                                                 {"database", 's'},
+                                                 {"addr", 's'},
+                                                 {"port", 'i'},
+                                                 {"cancel", 'q'},
+                                                 {"link", 'i'},
+                                                 {"client_encoding", 's'},
+                                                 {"std_strings", 's'},
+                                                 {"datestyle", 's'},
+                                                 {"timezone", 's'},
+                                                 {"password", 's'},
+                                                 {"scram_client_key", 'b'},
+                                                 {"scram_server_key", 'b'},
+                                                 {"state", 'b'}}};  // only in SHOW TAKEOVER
+
 constexpr bool kEveryone = false;  // for View::admin_only
+constexpr bool kAdmins = true;
 
 // name, columns, gather, who, rows. HELP keeps this order.
 constexpr View kViews[] = {
@@ -190,6 +208,8 @@ constexpr View kViews[] = {
     {"SOCKETS", kSocketAndBuffers, kClients | kServers, kEveryone, socket_rows},
     // Sockets with bytes in a buffer. A worker answers between two turns, when it lends no buffers.
     {"ACTIVE_SOCKETS", kSocketAndBuffers, kNothing, kEveryone, no_rows},
+    {"FDS", std::span(kHandedColumns).first(15), kHanded, kAdmins, fd_rows},
+    {"TAKEOVER", kHandedColumns, kHanded, kAdmins, takeover_rows},
     {"PEERS", kPeerColumns, kNothing, kEveryone, no_rows},
     {"PEER_POOLS", kPeerPoolColumns, kNothing, kEveryone, no_rows},
     {"DNS_HOSTS", kDnsHostColumns, kDns, kEveryone, dns_host_rows},

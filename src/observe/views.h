@@ -21,6 +21,7 @@ enum Gather : unsigned {
   kUsers = 1u << 5,
   kLists = 1u << 6,
   kSettings = 1u << 7,
+  kHanded = 1u << 9,
   kStats = 1u << 8,  // drawn from pools: merge() sums them, stats.h adds the growth
   kDns = 1u << 9,
 };

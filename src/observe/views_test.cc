@@ -31,6 +31,10 @@ const std::string kSocketColumns =
     "prepared_statements i id i";
 const std::string kBufferColumns =
     " recv_pos i pkt_pos i pkt_remain i send_pos i send_remain i pkt_avail i send_avail i";
+const std::string kHandedColumns =
+    "fd i task s user s database s addr s port i cancel q link i client_encoding s std_strings s datestyle s timezone "
+    "s "
+    "password s scram_client_key b scram_server_key b";
 
 // The lists are those of the reference (admin.md section 4), T written as s.
 TEST(Views, ColumnsAreThoseOfTheReference) {
@@ -73,6 +77,8 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
       {"MEM", "name s size i used i free i memtotal i"},
       {"DNS_HOSTS", "hostname s ttl q addrs s"},
       {"DNS_ZONES", "zonename s serial q count i"},
+      {"FDS", kHandedColumns},
+      {"TAKEOVER", kHandedColumns + " state b"},
       {"WORKERS",
        "worker i engine s clients i servers_active i servers_idle i waiting i transactions q received q sent q "
        "cpu_seconds N busy N loop_turns q syscalls q clients_moved_in q clients_moved_out q servers_moved_in q "
@@ -84,6 +90,26 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
     tested.insert(name);
   }
   for (const View& view : views()) EXPECT_TRUE(tested.contains(view.name)) << view.name << " is not tested";
+}
+
+TEST(Views, FdsLeavesOutWhatItsFormatCannotCarry) {
+  Fleet fleet;
+  using session::Handed;
+  Handed plain, pool, queued;
+  plain.fd = 7;
+  plain.addr = "unix";
+  plain.scram_client_key = std::string("\x01\xff", 2);
+  plain.state = "s";
+  pool.task = Handed::Task::pool;
+  queued.fd = 8;
+  queued.needs_state = true;
+  fleet.handed = {plain, pool, queued};
+  EXPECT_EQ(shown("FDS", fleet).size(), 2u);
+  fleet.suspended = true;  // somebody may be about to take over
+  EXPECT_EQ(shown("FDS", fleet).size(), 1u);
+  EXPECT_EQ(shown("TAKEOVER", fleet).size(), 3u);
+  EXPECT_NE(shown("TAKEOVER", fleet)[0].find("\\x01ff"), std::string::npos);
+  EXPECT_NE(shown("TAKEOVER", fleet)[0].find("\\x73"), std::string::npos);
 }
 
 TEST(Views, FindIgnoresCaseAndWantsTheWholeName) {

@@ -68,6 +68,7 @@ class PoolShared {
   std::atomic<Usec> retry_at{0};             // no attempt before; written by the worker whose attempt failed
   std::atomic<bool> last_failed{false};      // the last attempt failed
   std::atomic<std::uint32_t> generation{0};  // RECONNECT and changed entries raise it: older servers are closed
+  std::atomic<bool> taken_over{false};       // has servers from a process that did not say how they greet; any worker
   std::atomic<std::uint32_t> host_cursor{0};
   std::atomic<Usec> last_used{0};  // when some worker last saw a client or server here; 0: never, or cleaned up since
 

@@ -48,6 +48,7 @@ Client::~Client() {
 
 void Client::on_bytes(net::Stream&, const net::Received& received) {
   request_time = env_->now();
+  if (frozen_) return hold(received.bytes);  // came in before the engine let go of the socket
   if (pool && phase_ != Phase::console && phase_ != Phase::asking && !looking_up())
     pool->counters.received += received.bytes.size();
   if (held_) {
@@ -147,12 +148,25 @@ bool Client::freeze() {
     frozen_ = true;
     stream->pause();
   }
-  return stream->queued() == 0;
+  if (stream->tls()) return stream->queued() == 0;  // not for another process
+  // Another process may read this socket next: not even a receive that the kernel has begun may be left.
+  if (!parked_) stream->detach();
+  return parked_ && stream->queued() == 0;
+}
+
+void Client::on_detached(int fd, std::unique_ptr<net::Tls>) {
+  stream = env_->engine->adopt(fd, net::Kind::client, this);
+  if (frozen_)
+    parked_ = true;
+  else if (!paused_)
+    stream->resume();
 }
 
 void Client::thaw() {
   if (!std::exchange(frozen_, false)) return;
-  if (!paused_) stream->resume();
+  parked_ = false;
+  if (held_) consume_held();
+  if (phase_ != Phase::dead && !paused_) stream->resume();
 }
 
 void Client::on_closed(net::Stream&, int error) {

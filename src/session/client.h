@@ -14,6 +14,7 @@
 namespace pgf::session {
 
 class AuthQueryReply;
+struct Handed;
 
 class Client final : public net::StreamOwner, public ListNode {
  public:
@@ -45,6 +46,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void on_bytes(net::Stream& stream, const net::Received& received) override;
   void on_closed(net::Stream& stream, int error) override;
   void on_drained(net::Stream& stream) override;
+  void on_detached(int fd, std::unique_ptr<net::Tls> tls) override;
 
   // From the pool and the linked server.
   void write_lookup(std::string& out);  // lookup: the messages that ask for the password
@@ -63,6 +65,10 @@ class Client final : public net::StreamOwner, public ListNode {
   // SUSPEND. freeze() stops reading between two messages; true when that is so and all is sent. Consoles go on.
   bool freeze();
   void thaw();
+  // Takeover (handover.cc): the row that the next process goes on from, and going on from it.
+  bool hand_over(Handed& row);
+  bool take_over(const Handed& row);
+  void go_on();
 
   void judged(const std::string& reason);  // judgement -> further; no reason = the password is good
 
@@ -189,6 +195,7 @@ class Client final : public net::StreamOwner, public ListNode {
   bool batch_describes_ = false, batch_complete_ = false;  // batch_ has a Describe, its Sync
   bool replaying_ = false;
   bool frozen_ = false;
+  bool parked_ = false;          // frozen, and nothing of the socket is in the engine
   std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
   Usec query_start_ = 0, xact_start_ = 0;
   std::unique_ptr<std::string> held_;

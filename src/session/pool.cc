@@ -486,12 +486,12 @@ void Pool::pause_servers() {
 
 bool Pool::freeze() {
   bool still = moving.empty() && login.empty() && tested.empty();
-  active.each([&](Server& s) { still &= s.freeze(); });
+  for (auto* l : {&active, &idle}) l->each([&](Server& s) { still &= s.freeze(); });
   return still;
 }
 
 void Pool::thaw() {
-  active.each([](Server& s) { s.thaw(); });
+  for (auto* l : {&active, &idle}) l->each([](Server& s) { s.thaw(); });
 }
 
 void Pool::abandon() {

@@ -152,6 +152,12 @@ void Server::move_to(int worker) {
 }
 
 void Server::on_detached(int fd, std::unique_ptr<net::Tls> tls) {
+  if (phase_ != Phase::moving) {  // SUSPEND
+    stream = env().engine->adopt(fd, net::Kind::server, this);
+    parked_ = env().freezing;
+    if (!parked_ && busy()) stream->arm();
+    return;
+  }
   stream = nullptr;
   moving_tls_ = std::move(tls);
   pool->unlist(*this);

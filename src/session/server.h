@@ -11,6 +11,8 @@
 
 namespace pgf::session {
 
+struct Handed;
+
 class Server final : public net::StreamOwner, public ListNode {
  public:
   enum class Phase : std::uint8_t {
@@ -54,6 +56,11 @@ class Server final : public net::StreamOwner, public ListNode {
   // SUSPEND, as for clients.
   bool freeze();
   void thaw();
+  bool parked() const { return parked_; }
+  // Takeover, as for clients. go_on() with the client that it belongs to, if any.
+  bool hand_over(Handed& row);
+  bool take_over(const Handed& row);
+  void go_on(Client* linked);
   void not_needed();  // linked, but the client wants nothing of us after all
 
   void run_check();                 // idle -> checking
@@ -165,6 +172,8 @@ class Server final : public net::StreamOwner, public ListNode {
   bool skip_body_ = false;      // body_left_ is swallowed
   bool offer_ = false;          // the pooler's own statement is done; to the pool when the buffer is
   bool release_ = false;        // ReadyForQuery I was seen; release when the buffer is done
+  bool parked_ = false;         // SUSPEND: nothing of the socket is in the engine
+  bool foreign_ = false;        // has statements of the process that this one took over
   bool dirty_ = false;          // something unexpected came while idle
   char status_ = 'I';
   std::uint32_t body_left_ = 0;

@@ -52,6 +52,11 @@ class Owed {
     return false;
   }
 
+  template <class F>
+  void each(F&& f) const {
+    for (std::size_t i = head_; i != tail_; ++i) f(ring_[i & mask_]);
+  }
+
   void push(Ask ask, Give give = Give::forward) { next(ask, give); }
   void push(Ask ask, Give give, StatementPtr statement, std::string_view name = {}) {
     Entry& e = next(ask, give);

@@ -1,6 +1,7 @@
 #pragma once
 // Prepared statements of transaction and statement mode (behaviour.md section 9): one cache of statement texts for the
 // whole program, a map per client, an LRU per server. No I/O here; session/relay rewrites messages with it.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <list>
@@ -29,6 +30,9 @@ class StatementTable {
   std::size_t size() const;  // live statements
   // Of their texts. Cheap: asked for at every Parse.
   std::size_t bytes() const { return bytes_->load(std::memory_order_relaxed); }
+  // Numbers below `id` are taken: servers that were taken over know statements by them.
+  std::uint64_t next_id() const { return next_id_.load(std::memory_order_relaxed); }
+  void start_at(std::uint64_t id) { next_id_.store(std::max(id, next_id()), std::memory_order_relaxed); }
 
  private:
   struct Shard;
@@ -53,6 +57,10 @@ class ClientStatements {
   bool forget_oldest();  // the name that was not used for longest; false: only one is left, which stays
   void clear();
   std::size_t size() const { return map_.size(); }
+  template <class F>
+  void each(F&& f) const {  // the longest unused first: adding them in this order gives the same order again
+    for (auto it = order_.rbegin(); it != order_.rend(); ++it) f(**it, *map_.find(**it)->second.statement);
+  }
 
  private:
   struct Item {

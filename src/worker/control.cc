@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -9,16 +10,19 @@
 
 #include "admin/reply.h"
 #include "base/version.h"
+#include "net/socket.h"
 #include "observe/stats.h"
 #include "observe/views.h"
 #include "wire/write.h"
 
 namespace pgf::worker {
 
-Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log)
+Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log,
+                 std::function<void(const std::string&)> notify)
     : fleet_(fleet),
       loader_(std::move(loader)),
       reopen_log_(std::move(reopen_log)),
+      notify_(std::move(notify)),
       period_start_(net::monotonic_now()) {}
 
 int Control::run(int signal_fd) {
@@ -73,8 +77,8 @@ void Control::order(Order what, pool::DatabaseShared* database, std::function<vo
   fleet_.broadcast(Command{what, database, ticket(std::move(then))});
 }
 
-void Control::gather(bool clients, bool servers, std::function<void(Ticket&)> then) {
-  fleet_.broadcast(Gather{clients, servers, ticket(std::move(then))});
+void Control::gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed) {
+  fleet_.broadcast(Gather{clients, servers, handed, ticket(std::move(then))});
 }
 
 // ---- answers ----
@@ -108,6 +112,7 @@ void Control::cancelled(const Console& console) {
 
 void Control::receive(ConsoleCommand& m) {
   Console console{m.client, m.is_admin};
+  if (m.socket >= 0) console.socket = std::make_shared<const Descriptor>(m.socket);
   auto command = admin::parse(m.text);
   if (!command) return fail(console, command.error());
   if (command->needs_admin() && !m.is_admin) return fail(console, "admin access needed", "42501");
@@ -210,15 +215,62 @@ void Control::show(Console console, const admin::Command& command) {
   }
   const observe::View* view = command.view;
   if (view->admin_only && !console.is_admin) return fail(console, "admin access needed", "42501");
-  gather(view->gather & (observe::kClients | observe::kLists), view->gather & (observe::kServers | observe::kLists),
-         [this, console, view](Ticket& t) {
-           observe::Fleet fleet;
-           std::sort(t.reports.begin(), t.reports.end(),
-                     [](const auto& a, const auto& b) { return a.worker.worker < b.worker.worker; });
-           observe::merge(fleet, t.reports);
-           fill(fleet, view->gather);
-           reply(console, observe::render(*view, fleet));
-         });
+  gather(
+      view->gather & (observe::kClients | observe::kLists), view->gather & (observe::kServers | observe::kLists),
+      [this, console, view](Ticket& t) {
+        observe::Fleet fleet;
+        std::sort(t.reports.begin(), t.reports.end(),
+                  [](const auto& a, const auto& b) { return a.worker.worker < b.worker.worker; });
+        observe::merge(fleet, t.reports);
+        fill(fleet, view->gather);
+        if (view->gather & observe::kHanded) return show_handed(console, *view, fleet);
+        reply(console, observe::render(*view, fleet));
+      },
+      view->gather & observe::kHanded);
+}
+
+// Each row goes with its descriptor, if the asker may have it and everything stands still (else a number may have got
+// another meaning meanwhile). Sent from here, the worker has nothing queued for a console that waits.
+void Control::show_handed(const Console& console, const observe::View& view, observe::Fleet& fleet) {
+  std::vector<session::Handed> rows = std::exchange(fleet.handed, {});
+  auto listeners = [&](const std::vector<int>& fds) {
+    for (int fd : fds) {
+      session::Handed row;
+      row.task = session::Handed::Task::pooler;
+      row.fd = fd;
+      auto address = net::local_address(fd);
+      row.addr = address ? net::format_host(*address) : "";
+      row.port =
+          address && !address->is_unix() ? address->port() : static_cast<int>(fleet_.config->settings.listen_port);
+      fleet.handed.push_back(std::move(row));
+    }
+  };
+  for (const auto& of_worker : fleet_.plan.listeners) listeners(of_worker);
+  listeners(fleet_.plan.unix_listeners);
+  for (auto& row : session::hand_over_pools(fleet_.shared)) fleet.handed.push_back(std::move(row));
+  std::ranges::move(rows, std::back_inserter(fleet.handed));
+  if (!console.socket || !fleet.suspended) return reply(console, observe::render(view, fleet));
+
+  std::string out;
+  wire::row_description(out, view.columns);
+  bool sent = send_with_descriptor(console.socket->fd, out, -1);
+  observe::Fleet one;
+  one.suspended = true;
+  for (session::Handed& row : fleet.handed) {
+    const int fd = row.fd;
+    one.handed.assign(1, std::move(row));
+    out.clear();
+    view.rows(out, one);
+    if (sent && !out.empty()) sent = send_with_descriptor(console.socket->fd, out, fd);
+  }
+  if (!sent) {
+    fleet_.log(LogLevel::error, "{}: sending a descriptor failed: {}", view.name, strerror(errno));
+    return fleet_.worker(console.client.worker).post(ConsoleReply{console.client, {}, true});
+  }
+  out.clear();
+  wire::command_complete(out, "SHOW");
+  wire::ready_for_query(out, 'I');
+  reply(console, std::move(out));
 }
 
 void Control::set(Console console, const admin::Command& command) {
@@ -315,8 +367,11 @@ std::string Control::reload() {
 
 pool::DatabaseShared* Control::known_database(const std::string& name, bool create) {
   if (!config::find_database(*fleet_.config, name)) return nullptr;
-  if (!create && !fleet_.config->databases.contains(name)) return fleet_.shared.directory.find_database(name);
-  return &fleet_.shared.directory.database(name);
+  const bool named = fleet_.config->databases.contains(name);
+  if (!create && !named) return fleet_.shared.directory.find_database(name);
+  pool::DatabaseShared& database = fleet_.shared.directory.database(name);
+  if (!named) database.is_auto.store(true);
+  return &database;
 }
 
 void Control::pause(Console console, const admin::Command& command) {
@@ -404,6 +459,7 @@ void Control::shutdown(admin::ShutdownMode mode) {
 void Control::on_signal(int number) {
   bool ending = fleet_.shared.shutdown.load() != 0;
   auto log = [this](std::string_view text) { fleet_.log(LogLevel::log, "{}", text); };
+  if (number == SIGTERM || number == SIGINT) notify_("STOPPING=1");
   if (fleet_.shared.suspended.load() && (number == SIGTERM || number == SIGINT)) {
     log(number == SIGTERM ? "got SIGTERM while suspended, fast exit" : "got SIGINT while suspended, fast exit");
     exit_ = 1;
@@ -412,7 +468,9 @@ void Control::on_signal(int number) {
   switch (number) {
     case SIGHUP:
       log("got SIGHUP, re-reading config");
-      if (reload().empty()) publish([](Ticket&) {});
+      notify_(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", net::monotonic_now()));
+      if (!reload().empty()) return notify_("READY=1");
+      publish([this](Ticket&) { notify_("READY=1"); });
       return;
     case SIGTERM:
       log(ending ? "got SIGTERM while shutting down, fast exit"
@@ -449,6 +507,7 @@ void Control::tick(Usec now) {
   if (now < next_tick_) return;
   next_tick_ = now + kSecond / 3;
   check_exit();
+  forget_auto_databases(now);
   if (pool::DatabaseShared* own = fleet_.shared.directory.find_database("pgbouncer");
       fleet_.shared.suspended.load() && own && own->clients.value() == 0) {
     fleet_.log(LogLevel::log, "admin disappeared when suspended, doing RESUME");
@@ -509,6 +568,25 @@ void Control::check_exit() {
   }
 }
 
+// autodb_idle_timeout. The object stays, as everybody may hold a reference; what was said about it goes.
+void Control::forget_auto_databases(Usec now) {
+  const Usec limit = fleet_.config->settings.autodb_idle_timeout;
+  for (pool::DatabaseShared* d : fleet_.shared.directory.databases()) {
+    if (!d->is_auto.load() || d->clients.value() > 0 || d->servers.value() > 0) {
+      unused_since_.erase(d);
+      continue;
+    }
+    Usec since = unused_since_.try_emplace(d, now).first->second;
+    if (limit <= 0 || now - since <= limit) continue;
+    unused_since_.erase(d);
+    d->is_auto.store(false);
+    d->paused.store(false);
+    d->disabled.store(false);
+    fleet_.log(LogLevel::warning, "dropping database '{}' as it does not exist anymore or inactive auto-database",
+               d->name);
+  }
+}
+
 void Control::end_period(Usec now) {
   Usec length = now - period_start_;
   period_start_ = now;
@@ -518,16 +596,18 @@ void Control::end_period(Usec now) {
     observe::set_growth(fleet.stats, last_stats_);
     period_ = length;
     last_stats_ = fleet.stats;
-    if (!fleet_.config->settings.log_stats) return;
     observe::Counters sum;
     for (const auto& s : fleet.stats) sum += s.period;
     observe::Counters a = observe::averages(sum, length);
-    fleet_.log(LogLevel::log,
-               "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, {} client "
-               "logins/s, in {} B/s, "
-               "out {} B/s, xact {} us, query {} us, wait {} us",
-               a.xact_count, a.query_count, a.client_parse_count, a.server_parse_count, a.bind_count,
-               a.client_login_count, a.received, a.sent, a.xact_time, a.query_time, a.wait_time);
+    std::string text = fmt::format(
+        "stats: {} xacts/s, {} queries/s, {} client parses/s, {} server parses/s, {} binds/s, {} client "
+        "logins/s, in {} B/s, "
+        "out {} B/s, xact {} us, query {} us, wait {} us",
+        a.xact_count, a.query_count, a.client_parse_count, a.server_parse_count, a.bind_count, a.client_login_count,
+        a.received, a.sent, a.xact_time, a.query_time, a.wait_time);
+    if (fleet_.config->settings.log_stats) fleet_.log(LogLevel::log, "{}", text);
+    for (std::size_t at = 0; (at = text.find(" us", at)) != text.npos; at += 4) text.replace(at, 3, " µs");
+    notify_("STATUS=" + text);
   });
 }
 
@@ -597,7 +677,7 @@ void Control::fill_databases(observe::Fleet& view) {
   };
   for (const auto& [name, db] : c.databases) add(db);
   for (pool::DatabaseShared* shared : fleet_.shared.directory.databases())
-    if (shared->name != "pgbouncer" && !c.databases.contains(shared->name))
+    if (shared->is_auto.load() && !c.databases.contains(shared->name))
       if (auto db = config::find_database(c, shared->name)) add(*db);
   observe::DatabaseRow console;
   console.name = console.database = console.force_user = "pgbouncer";

@@ -8,6 +8,8 @@
 
 #include "admin/parse.h"
 #include "observe/report.h"
+#include "observe/views.h"
+#include "worker/descriptors.h"
 #include "worker/fleet.h"
 
 namespace pgf::worker {
@@ -15,7 +17,9 @@ namespace pgf::worker {
 class Control {
  public:
   using Loader = std::function<config::LoadResult()>;
-  Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log);
+  // `notify` tells the service manager: "READY=1" and so on (sd_notify).
+  Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log,
+          std::function<void(const std::string&)> notify);
 
   // Until the program is to end. signal_fd delivers SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2. Returns the
   // exit status.
@@ -25,6 +29,7 @@ class Control {
   struct Console {  // who asked
     session::ClientHandle client;
     bool is_admin = false;
+    std::shared_ptr<const Descriptor> socket = {};  // to send descriptors over; null: not to this one
   };
   struct Ticket {
     int left;
@@ -45,6 +50,7 @@ class Control {
 
   void execute(Console console, const admin::Command& command);
   void show(Console console, const admin::Command& command);
+  void show_handed(const Console& console, const observe::View& view, observe::Fleet& fleet);
   void set(Console console, const admin::Command& command);
   void pause(Console console, const admin::Command& command);
   void suspend(Console console, const admin::Command& command);
@@ -65,7 +71,7 @@ class Control {
 
   std::uint64_t ticket(std::function<void(Ticket&)> then);
   void order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then = {});
-  void gather(bool clients, bool servers, std::function<void(Ticket&)> then);
+  void gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed = false);
   void fill(observe::Fleet& view, unsigned parts);
   void fill_dns(observe::Fleet& view);
   void fill_databases(observe::Fleet& view);
@@ -76,11 +82,13 @@ class Control {
   void tick(Usec now);
   void check_waiting();
   void check_exit();
+  void forget_auto_databases(Usec now);
   void end_period(Usec now);
 
   Fleet& fleet_;
   Loader loader_;
   std::function<void(const config::Settings&)> reopen_log_;
+  std::function<void(const std::string&)> notify_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t next_ticket_ = 1;
   std::vector<Waiting> waiting_;
@@ -88,6 +96,7 @@ class Control {
   Usec period_ = kSecond, period_start_, next_tick_ = 0;
   bool waiting_asked_ = false;
   bool servers_outdated_ = false;  // their TLS rules have changed, and publish() has not seen to it yet
+  std::map<pool::DatabaseShared*, Usec> unused_since_;  // auto-databases without connections
   std::optional<int> exit_;
 };
 

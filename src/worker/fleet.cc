@@ -3,6 +3,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <map>
+
 #include "crypto/crypto.h"
 
 namespace pgf::worker {
@@ -41,6 +43,33 @@ void Fleet::start() {
   running_ = true;
   for (int i = 0; i < plan.workers; ++i)
     worker(i).start(plan.listeners[static_cast<std::size_t>(i)], i == 0 ? plan.unix_listeners : std::vector<int>{});
+}
+
+void Fleet::take_over(std::vector<session::Handed> rows) {
+  using Task = session::Handed::Task;
+  std::vector<TakeOver> shares(workers_.size());
+  std::map<int, std::size_t> of_client;  // by the old descriptor of a client that has a server
+  std::size_t next_client = 0, next_server = 0;
+  bool told = false;
+  for (session::Handed& row : rows) {
+    session::take_over_keys(shared, *config, row);
+    if (row.task == Task::pool) {
+      session::take_over_pool(shared, row);
+    } else if (row.task == Task::client) {
+      std::size_t to = next_client++ % shares.size();
+      if (row.link) of_client[row.fd] = to;
+      shares[to].rows.push_back(row);
+    }
+    told |= !row.state.empty();
+  }
+  if (!told) shared.statements.start_at(session::kFirstStatement);
+  for (session::Handed& row : rows) {
+    if (row.task != Task::server) continue;
+    auto it = of_client.find(row.link);
+    std::size_t to = row.link && it != of_client.end() ? it->second : next_server++ % shares.size();
+    shares[to].rows.push_back(row);
+  }
+  for (std::size_t i = 0; i < shares.size(); ++i) workers_[i]->post(std::move(shares[i]));
 }
 
 void Fleet::stop() {

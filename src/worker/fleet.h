@@ -19,6 +19,7 @@ struct Plan {
   std::string engine_reason;                // why not io_uring, if so
   std::vector<std::vector<int>> listeners;  // per worker: its listening TCP sockets
   std::vector<int> unix_listeners;          // accepted by worker 0, handed to the least loaded
+  bool listeners_are_lent = false;          // by the service manager: they listen on when we do not
 };
 
 net::ResolverTimes resolver_times(const config::Settings& settings);
@@ -30,6 +31,8 @@ class Fleet {
   ~Fleet();
 
   void start();
+  // What the process before us left, dealt out to the workers: who belongs together stays together.
+  void take_over(std::vector<session::Handed> rows);
   void stop();  // ends and joins all workers
   // A worker's loop has ended. Returns when no thread can post to any worker any more, so that engines may be freed.
   void loop_ended();

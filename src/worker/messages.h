@@ -8,6 +8,7 @@
 
 #include "observe/report.h"
 #include "session/env.h"
+#include "session/handover.h"
 
 namespace pgf::worker {
 
@@ -95,13 +96,17 @@ struct KillClient {
 };
 struct Gather {
   bool clients, servers;
+  bool handed;  // what the next process needs to go on
   std::uint64_t ticket;
+};
+struct TakeOver {  // clients and servers of the process before us that are yours now
+  std::vector<session::Handed> rows;
 };
 
 struct ToWorker {
   using Body =
       std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel, CancelDone,
-                   Resolved, Judged, HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather>;
+                   Resolved, Judged, HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather, TakeOver>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;
@@ -112,6 +117,7 @@ struct ConsoleCommand {
   session::ClientHandle client;
   std::uint64_t client_id;
   bool is_admin;
+  int socket;  // a duplicate, if descriptors may be sent over it: user pgbouncer, Unix socket, our own uid; else -1
   std::string text;
 };
 struct ConsoleCancel {  // a CancelRequest for a console client

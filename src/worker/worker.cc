@@ -1,5 +1,6 @@
 #include "worker/worker.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -173,7 +174,8 @@ void Worker::new_client(int fd, bool unix_socket) {
     net::set_tcp_options(fd, {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt), static_cast<int>(s.tcp_keepidle),
                               static_cast<int>(s.tcp_keepintvl), static_cast<int>(s.tcp_user_timeout),
                               static_cast<int>(s.tcp_socket_buffer)});
-  new session::Client(*this, fd, unix_socket);  // buries itself
+  auto* client = new session::Client(*this, fd, unix_socket);  // buries itself
+  if (freezing) client->freeze();
 }
 
 std::uint32_t Worker::add_client(session::Client* client) {
@@ -300,7 +302,12 @@ bool Worker::judge(session::Client& client, auth::ExternalRequest request) {
 }
 
 void Worker::console(session::Client& client, std::string command) {
-  fleet_.to_control(ConsoleCommand{{worker, client.slot, client.id}, client.id, client.is_admin, std::move(command)});
+  int socket = -1;
+  auto peer = client.is_unix && client.is_admin ? net::peer_credentials(client.stream->fd()) : std::nullopt;
+  if (peer && peer->uid == geteuid() && client.user && client.user->name == "pgbouncer")
+    socket = fcntl(client.stream->fd(), F_DUPFD_CLOEXEC, 0);
+  fleet_.to_control(
+      ConsoleCommand{{worker, client.slot, client.id}, client.id, client.is_admin, socket, std::move(command)});
 }
 
 void Worker::cancel_console(session::Client& client) {

@@ -71,6 +71,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void receive(Command&);
   void receive(KillClient&);
   void receive(Gather&);
+  void receive(TakeOver&);
 
   void new_client(int fd, bool unix_socket);
   session::Client* find(session::ClientHandle handle);
@@ -84,6 +85,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
       if (p) f(*p);
   }
   void report_clients(observe::Report& report);
+  void report_handed(observe::Report& report);
   void report_servers(observe::Report& report);
   void report_pools(observe::Report& report);
 

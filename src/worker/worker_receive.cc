@@ -3,6 +3,8 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "net/socket.h"
 #include "session/cancel.h"
 #include "worker/fleet.h"
@@ -118,7 +120,7 @@ void Worker::receive(Command& m) {
     case Order::stop_listening:
       for (int fd : listeners_) {
         engine->unlisten(fd);
-        ::shutdown(fd, SHUT_RDWR);  // from here on a connect is refused
+        if (!fleet_.plan.listeners_are_lent) ::shutdown(fd, SHUT_RDWR);  // from here on a connect is refused
       }
       listeners_.clear();
       break;
@@ -301,8 +303,27 @@ void Worker::report_pools(observe::Report& report) {
   });
 }
 
+void Worker::receive(TakeOver& m) {
+  load.fetch_add(static_cast<int>(std::ranges::count(m.rows, session::Handed::Task::client, &session::Handed::task)),
+                 std::memory_order_relaxed);
+  session::take_over(*this, m.rows);
+}
+
+void Worker::report_handed(observe::Report& report) {
+  auto add = [&](auto& socket) {
+    session::Handed row;
+    if (socket.hand_over(row)) report.handed.push_back(std::move(row));
+  };
+  for (Client* c : clients_)
+    if (c) add(*c);
+  each_pool([&](session::Pool& p) {
+    for (auto* l : {&p.active, &p.idle}) l->each(add);
+  });
+}
+
 void Worker::receive(Gather& m) {
   Gathered answer{m.ticket, {}};
+  if (m.handed) report_handed(answer.report);
   if (m.clients) report_clients(answer.report);
   if (m.servers) report_servers(answer.report);
   report_pools(answer.report);
