@@ -30,6 +30,10 @@ class Scripted(FakeBackend):
         with contextlib.suppress(OSError), c:
             size, code = struct.unpack("!II", self.exactly(c, 8))
             body = self.exactly(c, size - 8)
+            if code == wire.SSL_REQUEST:
+                c.sendall(b"N")
+                size, code = struct.unpack("!II", self.exactly(c, 8))
+                body = self.exactly(c, size - 8)
             if code == wire.CANCEL_REQUEST:
                 self.cancels.append(body)
                 return

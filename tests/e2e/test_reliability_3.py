@@ -400,7 +400,7 @@ def test_r41_hostile_message_in_an_answer(make_pooler, data):
     fake.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, 4, 7, 8, 12, 36, 260, 300])
+@pytest.mark.parametrize("size", [8, 12, 36, 260])  # the others: test_protocol.py
 def test_r41_backend_key_of_any_size(make_pooler, size):
     """Login and queries work; a cancel sends exactly that key, or nothing if it can be no key."""
     def talk(link):
@@ -413,7 +413,7 @@ def test_r41_backend_key_of_any_size(make_pooler, size):
     fake.go = False
     p = with_fake(make_pooler(default_pool_size=1), fake)
     with bystander(p), p.login(database="fake") as c:
-        assert len(c.key) == 8 or size == 0
+        assert len(c.key) == 8
         c.send(query("slow"))
         wait_until(lambda: fake.seen, "the query is there")
         wire.cancel(c.address, c.key)
@@ -580,7 +580,7 @@ def test_r46_servers_login_byte_by_byte(make_pooler):
                         c.sendall(bytes([b]))
                     self.exactly(c, 1)
         fake = Slow(None)
-        p = with_fake(make_pooler(default_pool_size=1), fake)
+        p = with_fake(make_pooler(default_pool_size=1, server_tls_sslmode="disable"), fake)
         with p.login(database="fake") as c:
             welcomes.append(c.params)
             out = c.query("select 'x'")
