@@ -130,7 +130,8 @@ def main():
             # The checkout may lie where the test user cannot read.
             user = test_user()
             root = work / "tree"
-            shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+            for folder in ("tests", "etc"):
+                shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
             if exe.exists():
                 exe = Path(shutil.copy2(exe, root / "pgflotilla"))
             for path in (work, reports, root):

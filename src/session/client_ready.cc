@@ -329,10 +329,7 @@ Client::Step Client::use_statement(std::string_view name, wire::StatementPtr& st
     log(LogLevel::warning, fmt::format("prepared statement '{}' not found", name));
     return fatal(say::statement_unknown), Step::stop;
   }
-  if (server->statements().ready(*statement, plan_epoch()))
-    server->statements().touch(*statement);
-  else
-    ensure_prepared(statement, Give::skip, {});
+  if (!server->statements().use(*statement, plan_epoch())) ensure_prepared(statement, Give::skip, {});
   return Step::done;
 }
 

@@ -96,9 +96,11 @@ bool ServerStatements::ready(const Statement& statement, std::uint32_t epoch) co
   return it != map_.end() && it->second.epoch == epoch;
 }
 
-void ServerStatements::touch(const Statement& statement) {
+bool ServerStatements::use(const Statement& statement, std::uint32_t epoch) {
   auto it = map_.find(statement.id);
-  if (it != map_.end()) order_.splice(order_.begin(), order_, it->second.place);
+  if (it == map_.end() || it->second.epoch != epoch) return false;
+  order_.splice(order_.begin(), order_, it->second.place);
+  return true;
 }
 
 void ServerStatements::add(StatementPtr statement, std::uint32_t epoch) {

@@ -81,8 +81,9 @@ class ServerStatements {
  public:
   bool has(const Statement& statement) const;                         // of whatever epoch: the name is taken there
   bool ready(const Statement& statement, std::uint32_t epoch) const;  // prepared, and not stale
-  void touch(const Statement& statement);                             // Bind and Describe refresh, Parse hits do not
-  void add(StatementPtr statement, std::uint32_t epoch = 0);          // most recently used
+  // ready(), and most recently used from here on: Bind and Describe refresh, Parse hits do not.
+  bool use(const Statement& statement, std::uint32_t epoch);
+  void add(StatementPtr statement, std::uint32_t epoch = 0);  // most recently used
   bool remove(const Statement& statement);
   // The least recently used one if size() > limit, removed from here; null otherwise. Call until null.
   StatementPtr evict(std::size_t limit);

@@ -199,7 +199,7 @@ TEST_F(ServerStatementsTest, EvictsTheLeastRecentlyUsed) {
   StatementPtr a = q(1), b = q(2), c = q(3);
   for (const StatementPtr& s : {a, b, c}) server.add(s);
   EXPECT_FALSE(server.evict(3));
-  server.touch(*a);
+  server.use(*a, 0);
   EXPECT_EQ(server.evict(2), b);
   EXPECT_FALSE(server.evict(2));
   EXPECT_FALSE(server.has(*b));
@@ -234,7 +234,7 @@ TEST_F(ServerStatementsTest, RemoveAndClear) {
   EXPECT_TRUE(server.remove(*a));
   EXPECT_FALSE(server.remove(*a));
   EXPECT_EQ(a.use_count(), 1);
-  server.touch(*a);  // of no effect
+  server.use(*a, 0);  // of no effect
   EXPECT_EQ(server.size(), 1u);
   server.clear();
   EXPECT_EQ(server.size(), 0u);
@@ -266,7 +266,7 @@ TEST_F(ServerStatementsTest, FollowsAModel) {
     ASSERT_EQ(server.has(*s), at != model.end());
     switch (random() % 4) {
       case 0:
-        server.touch(*s);
+        server.use(*s, 0);
         if (at != model.end()) std::rotate(at, at + 1, model.end());
         break;
       case 1:

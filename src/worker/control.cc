@@ -195,8 +195,7 @@ void Control::execute(Console console, const admin::Command& command) {
       else
         fleet_.log(LogLevel::log, "SHUTDOWN {} command issued",
                    command.shutdown == admin::ShutdownMode::wait_for_servers ? "WAIT_FOR_SERVERS" : "WAIT_FOR_CLIENTS");
-      if (fleet_.shared.shutdown.load() && command.shutdown != admin::ShutdownMode::now)
-        return fail(console, "already shutting down");
+      if (ending_ && command.shutdown != admin::ShutdownMode::now) return fail(console, "already shutting down");
       shutdown(command.shutdown);
       if (command.shutdown != admin::ShutdownMode::now) done(console, command.tag());
       return;
@@ -449,15 +448,19 @@ void Control::shutdown(admin::ShutdownMode mode) {
     exit_ = 0;
     return;
   }
-  fleet_.shared.shutdown.store(mode == admin::ShutdownMode::wait_for_servers ? 1 : 2);
-  order(Order::stop_listening, nullptr);
-  if (mode == admin::ShutdownMode::wait_for_servers) order(Order::reject_waiters, nullptr);
+  ending_ = true;
+  // First the port is closed everywhere, then logins are refused: in a rolling restart whoever comes in between is the
+  // sibling's, not turned away.
+  order(Order::stop_listening, nullptr, [this, mode](Ticket&) {
+    fleet_.shared.shutdown.store(mode == admin::ShutdownMode::wait_for_servers ? 1 : 2);
+    if (mode == admin::ShutdownMode::wait_for_servers) order(Order::reject_waiters, nullptr);
+  });
 }
 
 // ---- signals and time ----
 
 void Control::on_signal(int number) {
-  bool ending = fleet_.shared.shutdown.load() != 0;
+  const bool ending = ending_;
   auto log = [this](std::string_view text) { fleet_.log(LogLevel::log, "{}", text); };
   if (number == SIGTERM || number == SIGINT) notify_("STOPPING=1");
   if (fleet_.shared.suspended.load() && (number == SIGTERM || number == SIGINT)) {

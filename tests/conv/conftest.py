@@ -2,6 +2,7 @@
 import contextlib
 import importlib.util
 import itertools
+import os
 import selectors
 import shutil
 import socket
@@ -107,7 +108,8 @@ class Field:
     def __init__(self, pg):
         self.pg = pg
         self.direct = f"{pg.dir}/.s.PGSQL.{pg.port}"
-        self.numbers = itertools.count(1 + e2e._worker * 10_000_000)
+        worker = "".join(c for c in os.environ.get("PYTEST_XDIST_WORKER", "") if c.isdigit())
+        self.numbers = itertools.count(1 + int(worker or 0) * 10_000_000)
         self.poolers = {}
         self.admin = Client(self.direct, "p0", user="postgres", timeout=120)
         self.admin.ask("set lock_timeout = '20s'")

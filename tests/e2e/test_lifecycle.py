@@ -302,6 +302,8 @@ def test_rolling_restart(make_pooler):
     assert 0 < len(of_first) < 20, "the kernel spreads them"
     first.kill(signal.SIGTERM)
     first.wait_log("got SIGTERM, shutting down, waiting for all clients disconnect")
+    with own_console(first) as console:
+        wait_until(lambda: console.query("RESUME")[0].text == "pooler is shutting down", "its port is closed")
     late = [first.login() for _ in range(20)]
     for c in clients + late:
         assert c.value("select 1") == "1"

@@ -265,7 +265,7 @@ def test_real_server_with_3_2(pooler, pg):
 def test_r3_41_server_lies_about_version_or_key(make_pooler, before, key):
     """The server is given up, its client gets a FATAL in time, others feel nothing."""
     fake = FakeServer(V3_2, key=key, before=before)
-    p = with_fake(make_pooler(query_wait_timeout=1), fake, "max_protocol_version=3.2")
+    p = with_fake(make_pooler(query_wait_timeout=4), fake, "max_protocol_version=3.2")
     with p.wire() as c:
         c.start(database="fake")
         assert c.authenticate()[-1].type == "E"

@@ -38,9 +38,10 @@ def test_r51_many_syncs_in_one_write(pooler, bad):
             else:
                 batches.append(pbes(f"select {i}, pg_backend_pid(), nextval('turns'), $1 from pg_sleep(0.01)", [f"a{i}"]))
         a.send(*batches)
-        b.send(query("select nextval('turns'), pg_backend_pid()"))
         for i in range(15):
             out = a.until()
+            if i == 0:  # a has the server, and 14 batches to go
+                b.send(query("select nextval('turns'), pg_backend_pid()"))
             if i == bad:
                 assert types(out) in ("12DC1EZ", "12DC12EZ") and rows(out) == [[str(i)]] and codes(out) == ["22012"]
             else:
