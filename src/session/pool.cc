@@ -215,15 +215,18 @@ bool Pool::sound(Server& server) {
   return true;
 }
 
+bool Pool::check_due(const Server& server) const {
+  const config::Settings& s = env.settings();
+  return server.was_used && !s.server_check_query.empty() && env.now() - server.idle_since >= s.server_check_delay &&
+         env.now() - server.request_time >= s.server_check_delay;
+}
+
 Server* Pool::pop_idle(Client& client) {
-  Usec now = env.now();
   const config::Settings& s = env.settings();
   while (!idle.empty()) {
     Server* server = s.server_round_robin ? idle.back() : idle.front();
     if (!sound(*server)) continue;
-    Usec age = now - server->idle_since;
-    if (server->was_used && !s.server_check_query.empty() && age >= s.server_check_delay &&
-        now - server->request_time >= s.server_check_delay) {
+    if (check_due(*server)) {
       server->run_check();  // it comes back by offer(), to whoever is first in the queue
       return nullptr;
     }
@@ -359,6 +362,7 @@ void Pool::lend_answered(int count) {
 
 void Pool::server_arrived(Server& server) {
   asked_ = false;
+  if (check_due(server)) return server.run_check();  // it comes back by offer()
   offer(server);
   if (!waiting.empty()) service();
 }

@@ -90,6 +90,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   Client* next_waiter();
   Client* first_joining();
   bool sound(Server& server);
+  bool check_due(const Server& server) const;
   std::uint64_t cry_of(const Client& client) const;
   void tick_servers(Usec now);
   config::ClientPolicy client_policy(const Client& client) const;

@@ -576,3 +576,14 @@ def test_client_limits_on_the_console(pooler):
             assert c.start("stats", "pgbouncer").fatal().text == "client connections exceeded (max_db_client_connections)"
         row = next(r for r in p.show("DATABASES") if r["name"] == "pgbouncer")
         assert (row["current_client_connections"], row["max_client_connections"]) == ("3", "2")
+
+
+@pytest.mark.workers(1, 2)
+def test_server_check_on_every_worker(pooler, pg):
+    """A server that is lent to another worker is checked before its use like any other."""
+    pg.sql("drop sequence if exists checks; create sequence checks")
+    p = pooler(default_pool_size=1, server_check_delay=0, server_check_query="select nextval('checks')")
+    for _ in range(8):
+        with p.login() as c:
+            assert c.value("select 1") == "1"
+    assert pg.sql("select last_value from checks") == [(7,)]
