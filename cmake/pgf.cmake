@@ -36,6 +36,7 @@ function(pgf_library name)
   if(PGF_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE pgf_${name} GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE PGF_ROOT="${CMAKE_SOURCE_DIR}")
     add_test(NAME ${name}_test COMMAND ${name}_test)
   endif()
 

@@ -72,6 +72,8 @@ using S = Settings;
 using enum Apply;
 using enum Effect;
 
+constexpr std::string_view kFirstOwn = "workers";
+
 // Rows in the order of SHOW CONFIG: PgBouncer's 100 keys sorted (but pool_mode before pool_idle_timeout), then ours.
 constexpr Row kRows[] = {
     {"admin_users", Text{&S::admin_users}, "", live, yes, "users with full console access"},
@@ -367,6 +369,11 @@ std::vector<std::string_view> setting_keys() {
   std::vector<std::string_view> keys;
   for (const Row& row : kRows) keys.push_back(row.key);
   return keys;
+}
+
+std::vector<std::string_view> own_setting_keys() {
+  auto all = setting_keys();
+  return {std::ranges::find(all, kFirstOwn), all.end()};
 }
 std::string_view nearest_setting(std::string_view key) { return nearest(key, setting_keys()); }
 

@@ -82,6 +82,7 @@ void keep_boot_only(Settings& next, const Settings& running);
 void copy_key(Settings& to, const Settings& from, std::string_view key);
 // All keys, in the order of SHOW CONFIG.
 std::vector<std::string_view> setting_keys();
+std::vector<std::string_view> own_setting_keys();  // those that PgBouncer does not know
 // The known key that a misspelt one was probably meant to be; empty when none is near.
 std::string_view nearest_setting(std::string_view key);
 

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
+#include <string>
 
 namespace pgf::config {
 namespace {
@@ -30,9 +34,9 @@ std::string refusal(std::string_view key, std::string_view value) {
 TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
   auto keys = setting_keys();
   EXPECT_EQ(std::set<std::string_view>(keys.begin(), keys.end()).size(), keys.size());
-  EXPECT_THAT(
-      std::vector(keys.begin() + 100, keys.end()),
-      testing::ElementsAre("workers", "io_engine", "max_client_prepared_statements", "max_prepared_statement_memory"));
+  EXPECT_EQ(keys.size(), 100 + own_setting_keys().size());
+  EXPECT_THAT(own_setting_keys(), testing::ElementsAre("workers", "io_engine", "max_client_prepared_statements",
+                                                       "max_prepared_statement_memory"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
@@ -248,6 +252,20 @@ TEST(Settings, ResetSparesNullDefaults) {
   EXPECT_EQ(s.auth_file, "u.txt");
   EXPECT_EQ(s.verbose, 2);
   EXPECT_EQ(s.pool_mode, PoolMode::session);
+}
+
+// PGF_UPDATE_DOCS=1 build/release/config_test writes it anew.
+TEST(Settings, DocumentationIsTheTable) {
+  const std::string path = PGF_ROOT "/docs/settings.md";
+  std::ifstream file(path);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::size_t table = text.find("| Key |");
+  ASSERT_NE(table, std::string::npos) << path;
+  if (std::getenv("PGF_UPDATE_DOCS")) {
+    std::ofstream(path) << text.substr(0, table) << settings_markdown();
+    return;
+  }
+  EXPECT_EQ(text.substr(table), settings_markdown()) << "PGF_UPDATE_DOCS=1 config_test writes it anew";
 }
 
 TEST(Settings, MarkdownHasALinePerKey) {

@@ -102,8 +102,7 @@ void budgets(const Config& c, Findings& f) {
 }
 
 void differences(const Config& c, Findings& f) {
-  for (std::string_view key :
-       {"workers", "io_engine", "max_client_prepared_statements", "max_prepared_statement_memory"})
+  for (std::string_view key : config::own_setting_keys())
     if (c.given.contains(key)) f.differences.push_back(fmt::format("PgBouncer does not know the key {}", key));
   if (c.settings.so_reuseport)
     f.differences.push_back(

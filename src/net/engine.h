@@ -99,7 +99,6 @@ class Stream {
   bool looks_idle() const;
 
   int fd() const { return fd_; }
-  void set_owner(StreamOwner* owner) { owner_ = owner; }
 
   std::uint64_t bytes_in = 0, bytes_out = 0;  // counted by the engine
 

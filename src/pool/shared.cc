@@ -15,6 +15,11 @@ void PoolShared::set_welcome(std::shared_ptr<const Welcome> welcome) {
   welcome_ = std::move(welcome);
 }
 
+void PoolShared::end_generation() {
+  generation.fetch_add(1);
+  set_welcome(nullptr);
+}
+
 PoolShared::LoginError PoolShared::login_error() const {
   std::lock_guard lock(mutex_);
   return login_error_;

@@ -91,6 +91,7 @@ class PoolShared {
   // Welcome and last login error: rare, under the mutex.
   std::shared_ptr<const Welcome> welcome() const;
   void set_welcome(std::shared_ptr<const Welcome> welcome);
+  void end_generation();  // the servers there are count as outdated, and so does what they said
   struct LoginError {
     std::string sqlstate, text;
   };

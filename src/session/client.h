@@ -51,11 +51,10 @@ class Client final : public net::StreamOwner, public ListNode {
   // From the pool and the linked server.
   void write_lookup(std::string& out);  // lookup: the messages that ask for the password
   AuthQueryReply& lookup_reply();
-  void looked_up();             // lookup -> password or further; the server is on its own again
-  void welcome_ready();         // pool().welcome is known
-  void linked(Server* server);  // a server is ours; phase idle/waiting -> active or setting
-  void parameters_set();        // setting -> active
-  void unlinked();              // active -> idle, the server is on its own again
+  void looked_up();       // lookup -> password or further; the server is on its own again
+  void welcome_ready();   // pool().welcome is known
+  void parameters_set();  // setting -> active
+  void unlinked();        // active -> idle, the server is on its own again
   void server_lost(const Say& reason, std::string_view text = {});
   void ready_for_query(char status, bool all_answered);  // statistics
   void after_release();   // unlinked and the server is placed: go on with what waited here
@@ -146,10 +145,12 @@ class Client final : public net::StreamOwner, public ListNode {
   void authenticated();
   void enter_pool();
   void send_welcome();
+  void welcome(std::string_view untracked, Phase then);
   void append_key(std::string& out) const;
   void auth_failed(const Say& say);
   std::expected<void, Say> count_client(const config::Config& config);
   std::expected<void, Say> count_user(const config::Config& config);
+  config::ClientPolicy limits(const config::Config& config) const;
   void note_auto_database(const config::Database& entry, pool::DatabaseShared& shared);
 
   // auth_query.cc
@@ -169,6 +170,7 @@ class Client final : public net::StreamOwner, public ListNode {
   enum class Step { plain, done, wait, stop };
   Step rewrite(std::uint8_t type, Bytes available, std::size_t total, std::size_t& used);
   Step parse_statement(Bytes body);
+  Step find_at_server(std::string_view name, wire::StatementPtr& statement, std::string_view& server_name);
   Step use_statement(std::string_view name, wire::StatementPtr& statement);
   Step close_statement(std::string_view name);
   void ensure_prepared(const wire::StatementPtr& statement, wire::Give give, std::string_view client_name);
@@ -222,7 +224,7 @@ class Client final : public net::StreamOwner, public ListNode {
   // The first answer to the batch is on its way: it cannot be said again.
   void answered();
   bool unanswered() const { return batch_ != nullptr; }  // a batch that may turn out to be one to say again
-  bool replay();  // says the batch again; false: it cannot
+  bool replay();                                         // says the batch again; false: it cannot
   void forget_statements() {
     if (statements_) statements_->clear();
     unproven_.clear();

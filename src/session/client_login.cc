@@ -176,27 +176,26 @@ void Client::begin_authentication() {
   ask_password();
 }
 
+// Administrators on the console are exempt: they must get in when it matters.
+config::ClientPolicy Client::limits(const config::Config& config) const {
+  if (login_->console && config::in_list(config.settings.admin_users, login_->user)) return {};
+  static const config::Database kNone;
+  return config::resolve_client(config, login_->entry ? *login_->entry : kNone, login_->user);
+}
+
 // Takes this client's place in the limits of its database and user: the count first, then the comparison.
 std::expected<void, Say> Client::count_client(const config::Config& config) {
-  bool exempt = login_->console && config::in_list(config.settings.admin_users, login_->user);
-  config::ClientPolicy policy =
-      config::resolve_client(config, login_->entry.value_or(config::Database{}), login_->user);
   if (login_->entry || login_->console) {
     pool::DatabaseShared& shared = env_->shared.directory.database(login_->database);
-    if (!shared.clients.take(exempt ? 0 : policy.max_db_client_connections))
-      return std::unexpected(say::max_db_clients);
+    if (!shared.clients.take(limits(config).max_db_client_connections)) return std::unexpected(say::max_db_clients);
     database = &shared;
   }
   return login_->user_known ? count_user(config) : std::expected<void, Say>{};
 }
 
 std::expected<void, Say> Client::count_user(const config::Config& config) {
-  bool exempt = login_->console && config::in_list(config.settings.admin_users, login_->user);
-  config::ClientPolicy policy =
-      config::resolve_client(config, login_->entry.value_or(config::Database{}), login_->user);
   pool::UserShared& shared = env_->shared.directory.user(login_->user);
-  if (!shared.clients.take(exempt ? 0 : policy.max_user_client_connections))
-    return std::unexpected(say::max_user_clients);
+  if (!shared.clients.take(limits(config).max_user_client_connections)) return std::unexpected(say::max_user_clients);
   user = &shared;
   return {};
 }
@@ -408,11 +407,16 @@ void Client::welcome_ready() {
 
 void Client::send_welcome() {
   const pool::Welcome& w = *pool->welcome();
+  params_.fill_from(w.tracked);
+  welcome(w.untracked, Phase::idle);
+}
+
+// The end of a login: params_ are what client and server agree upon, `untracked` what the server says besides.
+void Client::welcome(std::string_view untracked, Phase then) {
   std::string& out = env_->scratch;
   out.clear();
   wire::auth_ok(out);
-  out += w.untracked;
-  params_.fill_from(w.tracked);
+  out += untracked;
   for (int i = 0; i < params_.size(); ++i)
     if (params_.get(i)) wire::parameter_status(out, env_->shared.names.name(i), *params_.get(i));
   append_key(out);
@@ -421,7 +425,7 @@ void Client::send_welcome() {
   stream->send(as_bytes(out));
   log(LogLevel::debug, "logged in");
   login_.reset();
-  phase_ = Phase::idle;
+  phase_ = then;
 }
 
 void Client::append_key(std::string& out) const {

@@ -233,17 +233,9 @@ Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total
     }
     wire::StatementPtr statement;
     std::string_view server_name;
-    if (bind->name.empty()) {
-      if (use_unnamed()) return Step::plain;
-      server_name = kNoStatement;
-    } else if (!tracking()) {
-      return Step::plain;
-    } else {
-      begin_batch();
-      if (Step s = use_statement(bind->name, statement); s != Step::done) return s;
-      ++pool->counters.binds;
-      server_name = statement->server_name;
-    }
+    if (!bind->name.empty() && tracking()) begin_batch();
+    if (Step s = find_at_server(bind->name, statement, server_name); s != Step::done) return s;
+    if (statement) ++pool->counters.binds;
     std::size_t head = 5 + bind->portal.size() + 1 + bind->name.size() + 1;
     std::uint64_t length = total - 1 + server_name.size() - bind->name.size();
     if (length > 0x7fffffff) return fatal("54000", "Bind packet too large"), Step::stop;
@@ -264,27 +256,16 @@ Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total
   if (!ref || (ref->kind != 'S' && ref->kind != 'P'))
     return fatal(type == 'D' ? say::broken_describe : say::broken_close), Step::stop;
   if (ref->kind == 'P') return Step::plain;
-  wire::StatementPtr statement;
-  std::string_view server_name;
-  if (ref->name.empty()) {
-    if (type == 'C') {
-      server->set_unnamed({});
-      forget_unnamed();
-      return Step::plain;
-    }
-    if (use_unnamed()) return Step::plain;
-    server_name = kNoStatement;
-  } else if (!tracking()) {
+  if (type == 'C' && ref->name.empty()) {
+    server->set_unnamed({});
+    forget_unnamed();
     return Step::plain;
-  } else {
-    if (type == 'C') {
-      used = total;
-      return close_statement(ref->name);
-    }
-    if (Step s = use_statement(ref->name, statement); s != Step::done) return s;
-    server_name = statement->server_name;
   }
   used = total;
+  if (type == 'C') return tracking() ? close_statement(ref->name) : Step::plain;
+  wire::StatementPtr statement;
+  std::string_view server_name;
+  if (Step s = find_at_server(ref->name, statement, server_name); s != Step::done) return s;
   std::string& out = env_->scratch;
   out.clear();
   out += 'D';
@@ -319,6 +300,21 @@ Client::Step Client::parse_statement(Bytes body) {
   } else {
     ensure_prepared(statement, Give::forward, parse->name);
   }
+  return Step::done;
+}
+
+// done: `name` is known to the linked server as `server_name`; `statement` stays null for the unnamed one that the
+// client does not have. plain: by the same name.
+Client::Step Client::find_at_server(std::string_view name, wire::StatementPtr& statement,
+                                    std::string_view& server_name) {
+  if (name.empty()) {
+    if (use_unnamed()) return Step::plain;
+    server_name = kNoStatement;
+    return Step::done;
+  }
+  if (!tracking()) return Step::plain;
+  if (Step s = use_statement(name, statement); s != Step::done) return s;
+  server_name = statement->server_name;
   return Step::done;
 }
 

@@ -43,8 +43,8 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   void opened();                // a connection has been opened: the next one may be
   int lend(int to, int count);  // ship idle servers to another worker; how many went
   void lend_answered(int count);
-  bool evict_one();  // close the longest idle server
-  void recycle();    // close_needed for every server (RECONNECT, changed entry)
+  bool evict_one();        // close the longest idle server
+  void recycle();          // close_needed for every server (RECONNECT, changed entry)
   void check_addresses();  // close_needed for servers whose host has moved
   void fail_waiters(std::string_view sqlstate, std::string_view text);
   void pause_servers();  // PAUSE: close what is idle

@@ -71,21 +71,10 @@ void Pool::joined(Server& server) {
 
 // The welcome is what this very server said.
 void Client::joined() {
-  std::string out;
-  wire::auth_ok(out);
-  out += server->take_untracked();
   wire::ParamSet agreed = server->params();
   agreed.fill_from(params_);
   params_ = std::move(agreed);
-  for (int i = 0; i < params_.size(); ++i)
-    if (params_.get(i)) wire::parameter_status(out, env_->shared.names.name(i), *params_.get(i));
-  append_key(out);
-  if (!env_->settings().login_notify_message.empty()) wire::notice(out, env_->settings().login_notify_message);
-  wire::ready_for_query(out, 'I');
-  stream->send(as_bytes(out));
-  log(LogLevel::debug, "logged in");
-  login_.reset();
-  phase_ = Phase::active;
+  welcome(server->take_untracked(), Phase::active);
   consume_held();
 }
 

@@ -87,13 +87,11 @@ class Server final : public net::StreamOwner, public ListNode {
   bool copying() const { return copy_in_; }
   void emit_fakes();  // made-up answers whose turn has come
   bool mid_message() const { return body_left_ > 0; }
-  bool error_pending() const { return error_pending_; }
   bool unread() const { return held_ != nullptr; }  // part of a message that nobody asked for
 
   Phase phase() const { return phase_; }
   void set_phase(Phase phase) { phase_ = phase; }
   char status() const { return status_; }
-  bool login_done() const { return login_done_; }
   std::string peer_text() const;
   std::string address() const;
   int port() const;

@@ -365,11 +365,11 @@ void Server::maybe_release() {
   // Not with half a message of the client in front of the server, nor half of the server's unread.
   if (body_left_ || (held_ && !held_->empty()) || client->body_left()) return;
   release_ = false;
-  if (pool_mode() == config::PoolMode::session) return;
+  if (!sharing()) return;
   release();
 }
 
-bool Server::sharing() const { return pool->policy().pool_mode != config::PoolMode::session; }
+bool Server::sharing() const { return pool_mode() != config::PoolMode::session; }
 
 // The client has all its answers, and the server says more than that: nobody may get this connection again.
 void Server::drop_dirty() {

@@ -168,6 +168,8 @@ std::string deallocated_name(std::string_view sql) {
     return out;
   };
   bool quoted;
+  skip();
+  if (sql.empty() || (sql.front() | 0x20) != 'd') return {};  // most of what is asked
   if (word(quoted) != "deallocate" || quoted) return {};
   std::string name = word(quoted);
   if (name == "prepare" && !quoted) {

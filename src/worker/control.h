@@ -95,7 +95,7 @@ class Control {
   std::vector<observe::Fleet::Stats> last_stats_, growth_;
   Usec period_ = kSecond, period_start_, next_tick_ = 0;
   bool waiting_asked_ = false;
-  bool ending_ = false;  // SHUTDOWN or a signal began it; Shared::shutdown follows when the port is closed
+  bool ending_ = false;            // SHUTDOWN or a signal began it; Shared::shutdown follows when the port is closed
   bool servers_outdated_ = false;  // their TLS rules have changed, and publish() has not seen to it yet
   std::map<pool::DatabaseShared*, Usec> unused_since_;  // auto-databases without connections
   std::optional<int> exit_;

@@ -404,8 +404,8 @@ READY = wire.msg("Z", b"I")
 LOGIN = OK + PARAMS + KEY + READY
 
 
-def with_fake(p, fake):
-    p.databases["fake"] = f"host=127.0.0.1 port={fake.port} dbname=x"
+def with_fake(p, fake, more=""):
+    p.databases["fake"] = f"host=127.0.0.1 port={fake.port} dbname=x {more}"
     return p.start()
 
 

@@ -1,6 +1,5 @@
 """The first bytes of a connection: versions, encryption requests, keys and cancel requests, on both sides."""
 import contextlib
-import socket
 import struct
 import threading
 import time
@@ -10,47 +9,26 @@ import pytest
 
 import wire
 from conftest import PATIENCE, code_is, wait_until
+from test_bad_input import OK, READY, FakeBackend, with_fake
 
 V3_0, V3_1, V3_2 = 0x30000, 0x30001, 0x30002
 
-OK = wire.msg("R", struct.pack("!I", 0))
 PARAMS = b"".join(wire.msg("S", wire.cstr(k) + wire.cstr(v)) for k, v in {
     "server_version": "18.0", "client_encoding": "UTF8", "DateStyle": "ISO, MDY", "TimeZone": "UTC",
     "standard_conforming_strings": "on", "application_name": ""}.items())
-READY = wire.msg("Z", b"I")
 LOGIN = OK + PARAMS + wire.msg("K", b"12345678") + READY
 ONE = (wire.msg("T", struct.pack("!H", 1) + wire.cstr("one") + struct.pack("!IhIhih", 0, 0, 25, -1, -1, 0))
        + wire.msg("D", struct.pack("!Hi", 1, 1) + b"1") + wire.msg("C", wire.cstr("SELECT 1")) + READY)
 
 
-class FakeServer:
+class FakeServer(FakeBackend):
     """A server of any protocol version. `select 1` is answered, `hang` waits for a cancel request with the right key."""
 
     def __init__(self, speaks=V3_2, key=b"12345678", before=b"", hold=False):
         self.speaks, self.key, self.before, self.hold = speaks, key, before, hold
         self.startups, self.versions, self.cancels, self.ended = [], [], [], 0
         self.cancelled = threading.Event()
-        self.sock = socket.socket()
-        self.sock.bind(("127.0.0.1", 0))
-        self.sock.listen(100)
-        self.port = self.sock.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                c, _ = self.sock.accept()
-                threading.Thread(target=self.one, args=(c,), daemon=True).start()
-
-    @staticmethod
-    def exactly(c, n):
-        out = b""
-        while len(out) < n:
-            got = c.recv(n - len(out))
-            if not got:
-                raise OSError("closed")
-            out += got
-        return out
+        super().__init__(LOGIN)
 
     def one(self, c):
         with contextlib.suppress(OSError), c:
@@ -89,14 +67,6 @@ class FakeServer:
                     c.sendall(wire.msg("E", b"SERROR\0C57014\0Mcanceled\0\0") + READY)
                 else:
                     c.sendall(ONE)
-
-    def close(self):
-        self.sock.close()
-
-
-def with_fake(p, fake, more=""):
-    p.databases["fake"] = f"host=127.0.0.1 port={fake.port} dbname=x {more}"
-    return p.start()
 
 
 # ---------------------------------------------------------------------------------------------- versions, client side

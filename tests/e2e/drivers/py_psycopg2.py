@@ -2,12 +2,11 @@
 import contextlib
 import io
 import sys
-import threading
 
 import psycopg2
 from psycopg2 import errors
 
-from steps import (ACTIVE, CONNECTIONS, ROWS, SIMPLE, big_text, copy_lines, endless, report, same, together, until)
+from steps import CONNECTIONS, ROWS, SIMPLE, big_text, cancels, copy_lines, endless, report, same, together
 
 URL, MODE = sys.argv[1:]
 
@@ -98,25 +97,7 @@ def copy():
 
 def cancel():
     with connections(3) as (watcher, *sleepers):
-        def sleep(n):
-            try:
-                run(sleepers[n], endless(n))
-            except errors.QueryCanceled:
-                answers[n] = "canceled"
-
-        def active(n):
-            return one(watcher, ACTIVE + f"'{endless(n)}'")[0] == 1
-        answers = ["none", "none"]
-        threads = [threading.Thread(target=sleep, args=(n,), daemon=True) for n in (0, 1)]
-        for t in threads:
-            t.start()
-        until(lambda: active(0) and active(1))
-        for n in (0, 1):
-            sleepers[n].cancel()
-            threads[n].join()
-            same(answers, ["canceled", "canceled" if n else "none"])
-            same(one(sleepers[n], f"select 'alive {n}'"), (f"alive {n}",))
-            same(active(1), n == 0)
+        cancels(watcher, sleepers, lambda n: run(sleepers[n], endless(n)), one, errors.QueryCanceled)
 
 
 def big():

@@ -52,6 +52,29 @@ def together(work, connections):
         raise failures[0]
 
 
+def cancels(watcher, sleepers, ask, one, canceled):
+    """Two connections sleep; a cancel of one ends its query and not the other's. ask(n) raises `canceled`."""
+    def sleep(n):
+        try:
+            ask(n)
+        except canceled:
+            answers[n] = "canceled"
+
+    def active(n):
+        return one(watcher, ACTIVE + f"'{endless(n)}'")[0] == 1
+    answers = ["none", "none"]
+    threads = [threading.Thread(target=sleep, args=(n,), daemon=True) for n in (0, 1)]
+    for t in threads:
+        t.start()
+    until(lambda: active(0) and active(1))
+    for n in (0, 1):
+        sleepers[n].cancel()
+        threads[n].join()
+        same(answers, ["canceled", "canceled" if n else "none"])
+        same(one(sleepers[n], f"select 'alive {n}'"), (f"alive {n}",))
+        same(active(1), n == 0)
+
+
 def report(version, steps):
     """Runs each step; the exit status is 1 if one fails."""
     print("#", version, flush=True)
