@@ -111,7 +111,7 @@ Parsed apply(std::string_view text, const Verb& verb, std::string argument) {
       if (!argument.empty()) return invalid(text);
       break;
     case Argument::database:
-      if (argument.empty()) return fail("a database is required");
+      if (argument.empty()) command.problem = "a database is required";
       [[fallthrough]];
     case Argument::optional_database:
       command.database = std::move(argument);
@@ -125,7 +125,7 @@ Parsed apply(std::string_view text, const Verb& verb, std::string argument) {
     case Argument::client_id: {
       const char* last = argument.data() + argument.size();
       auto [end, error] = std::from_chars(argument.data(), last, command.client_id);
-      if (error != std::errc() || end != last) return fail("invalid client pointer supplied");
+      if (error != std::errc() || end != last) command.problem = "invalid client pointer supplied";
       break;
     }
     case Argument::shutdown_mode:

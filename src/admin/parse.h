@@ -21,6 +21,7 @@ struct Command {
   std::string key = {}, value = {};      // SET, as typed
   std::uint64_t client_id = 0;
   ShutdownMode shutdown = ShutdownMode::now;
+  std::string_view problem = {};  // with the argument; rights are looked at before it is told
 
   bool needs_admin() const;  // otherwise stats_users may run it too
   std::string tag() const;   // for CommandComplete

@@ -7,7 +7,8 @@ namespace {
 
 std::string error_of(std::string_view text) {
   auto parsed = parse(text);
-  return parsed ? "parsed as " + parsed->tag() : parsed.error();
+  if (!parsed) return parsed.error();
+  return parsed->problem.empty() ? "parsed as " + parsed->tag() : std::string(parsed->problem);
 }
 
 std::string invalid(std::string_view text) { return "invalid command '" + std::string(text) + "', use SHOW HELP;"; }

@@ -32,6 +32,7 @@ struct SocketRow {  // SHOW CLIENTS / SHOW SERVERS
   int remote_pid = 0;
   std::string tls, application_name;
   int prepared_statements = 0;
+  std::size_t unsent = 0;  // bytes that this socket has not taken yet
   std::uint64_t id = 0;
   int worker = 0;
 };
@@ -83,6 +84,12 @@ struct DnsZoneRow {  // SHOW DNS_ZONES
   int count = 0;  // hosts
 };
 
+struct MemoryRow {  // SHOW MEM: one kind of object; made by the control thread
+  std::string name;
+  std::size_t size = 0;  // bytes of one, without what it points to
+  int used = 0;
+};
+
 struct Lists {  // SHOW LISTS
   int databases = 0, users = 0, peers = 0, pools = 0, peer_pools = 0, free_clients = 0, used_clients = 0,
       login_clients = 0, free_servers = 0, used_servers = 0, dns_names = 0, dns_zones = 0, dns_queries = 0,
@@ -108,6 +115,7 @@ struct Fleet {
   std::vector<DnsHostRow> dns_hosts;
   std::vector<DnsZoneRow> dns_zones;
   Lists lists;
+  std::vector<MemoryRow> memory;
   std::vector<config::ShownSetting> settings;
   struct Stats {
     std::string database;

@@ -12,6 +12,7 @@ void no_rows(std::string& out, const Fleet& fleet);
 void client_rows(std::string& out, const Fleet& fleet);
 void server_rows(std::string& out, const Fleet& fleet);
 void socket_rows(std::string& out, const Fleet& fleet);
+void active_socket_rows(std::string& out, const Fleet& fleet);
 
 // rows_handed.cc
 void fd_rows(std::string& out, const Fleet& fleet);
@@ -29,6 +30,7 @@ void database_rows(std::string& out, const Fleet& fleet);
 void user_rows(std::string& out, const Fleet& fleet);
 void dns_host_rows(std::string& out, const Fleet& fleet);
 void dns_zone_rows(std::string& out, const Fleet& fleet);
+void memory_rows(std::string& out, const Fleet& fleet);
 void list_rows(std::string& out, const Fleet& fleet);
 void config_rows(std::string& out, const Fleet& fleet);
 void version_rows(std::string& out, const Fleet& fleet);

@@ -70,6 +70,14 @@ void dns_zone_rows(std::string& out, const Fleet& fleet) {
     wire::RowWriter(out).text(row.zonename).number(row.serial).number(row.count);
 }
 
+// `free` stays 0: nothing is kept in reserve.
+void memory_rows(std::string& out, const Fleet& fleet) {
+  for (const MemoryRow& row : fleet.memory) {
+    const auto size = static_cast<std::int64_t>(row.size);
+    wire::RowWriter(out).text(row.name).number(size).number(row.used).number(0).number(size * row.used);
+  }
+}
+
 void list_rows(std::string& out, const Fleet& fleet) {
   static constexpr std::pair<std::string_view, int Lists::*> kItems[] = {{"databases", &Lists::databases},
                                                                          {"users", &Lists::users},

@@ -49,14 +49,16 @@ void rows(std::string& out, const std::vector<SocketRow>& sockets) {
   }
 }
 
-// Buffers are lent only while bytes move, so between two turns there is no position to tell: seven zeros.
-void rows_with_buffers(std::string& out, const std::vector<SocketRow>& sockets) {
+// Buffers to receive are lent only while bytes move, so between two turns there is no position to tell: zeros. What a
+// socket has not taken yet is send_avail, in the row of the socket that it is for.
+void rows_with_buffers(std::string& out, const std::vector<SocketRow>& sockets, bool only_active) {
   for (const SocketRow& row : sockets) {
     std::string_view state = list_name(row);
-    if (state.empty()) continue;
+    if (state.empty() || (only_active && !row.unsent)) continue;
     wire::RowWriter w(out);
     fields(w, row, state);
-    for (int i = 0; i < 7; ++i) w.number(0);
+    for (int i = 0; i < 6; ++i) w.number(0);
+    w.number(static_cast<std::int64_t>(row.unsent));
   }
 }
 
@@ -67,8 +69,13 @@ void client_rows(std::string& out, const Fleet& fleet) { rows(out, fleet.clients
 void server_rows(std::string& out, const Fleet& fleet) { rows(out, fleet.servers); }
 
 void socket_rows(std::string& out, const Fleet& fleet) {
-  rows_with_buffers(out, fleet.clients);
-  rows_with_buffers(out, fleet.servers);
+  rows_with_buffers(out, fleet.clients, false);
+  rows_with_buffers(out, fleet.servers, false);
+}
+
+void active_socket_rows(std::string& out, const Fleet& fleet) {
+  rows_with_buffers(out, fleet.clients, true);
+  rows_with_buffers(out, fleet.servers, true);
 }
 
 }  // namespace pgf::observe

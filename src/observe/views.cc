@@ -206,15 +206,14 @@ constexpr View kViews[] = {
     {"LISTS", kListColumns, kLists | kPools, kEveryone, list_rows},
     {"CONFIG", kConfigColumns, kSettings, kEveryone, config_rows},
     {"SOCKETS", kSocketAndBuffers, kClients | kServers, kEveryone, socket_rows},
-    // Sockets with bytes in a buffer. A worker answers between two turns, when it lends no buffers.
-    {"ACTIVE_SOCKETS", kSocketAndBuffers, kNothing, kEveryone, no_rows},
+    {"ACTIVE_SOCKETS", kSocketAndBuffers, kClients | kServers, kEveryone, active_socket_rows},
     {"FDS", std::span(kHandedColumns).first(15), kHanded, kAdmins, fd_rows},
     {"TAKEOVER", kHandedColumns, kHanded, kAdmins, takeover_rows},
     {"PEERS", kPeerColumns, kNothing, kEveryone, no_rows},
     {"PEER_POOLS", kPeerPoolColumns, kNothing, kEveryone, no_rows},
     {"DNS_HOSTS", kDnsHostColumns, kDns, kEveryone, dns_host_rows},
     {"DNS_ZONES", kDnsZoneColumns, kDns, kEveryone, dns_zone_rows},
-    {"MEM", kMemColumns, kNothing, kEveryone, no_rows},
+    {"MEM", kMemColumns, kLists | kPools, kEveryone, memory_rows},
     {"STATE", kStateColumns, kNothing, kEveryone, state_rows},
     {"VERSION", kVersionColumns, kNothing, kEveryone, version_rows},
 };

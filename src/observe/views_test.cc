@@ -183,6 +183,18 @@ TEST(Views, Sockets) {
   EXPECT_TRUE(sockets[0].starts_with("C|u|d|none|cl_active|"));
   EXPECT_EQ(sockets[1], "S|u|d|none|sv_login|" + server + "|0|0|0|0|0|0|0");
   EXPECT_THAT(shown("ACTIVE_SOCKETS", fleet), IsEmpty());
+
+  fleet.clients[0].unsent = 70'000;
+  EXPECT_EQ(shown("SOCKETS", fleet).size(), 2u);
+  auto active = shown("ACTIVE_SOCKETS", fleet);
+  ASSERT_EQ(active.size(), 1u);
+  EXPECT_TRUE(active[0].ends_with("|0|0|0|0|0|0|70000")) << active[0];
+}
+
+TEST(Views, Memory) {
+  Fleet fleet;
+  fleet.memory = {{"server_cache", 500, 3}};
+  EXPECT_THAT(shown("MEM", fleet), ElementsAre("server_cache|500|3|0|1500"));
 }
 
 TEST(Views, Pools) {

@@ -114,6 +114,7 @@ void Control::receive(ConsoleCommand& m) {
   auto command = admin::parse(m.text);
   if (!command) return fail(console, command.error());
   if (command->needs_admin() && !m.is_admin) return fail(console, "admin access needed", "42501");
+  if (!command->problem.empty()) return fail(console, command->problem);
   execute(console, *command);
 }
 

@@ -104,6 +104,13 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
     view.lists.databases = static_cast<int>(view.databases.size());
     view.lists.users = static_cast<int>(view.users.size());
     view.lists.peers = static_cast<int>(fleet_.config->peers.size());
+    // PgBouncer's names, with its words for a used one.
+    const observe::Lists& l = view.lists;
+    view.memory = {{"user_cache", sizeof(pool::UserShared), l.users},
+                   {"db_cache", sizeof(pool::DatabaseShared), l.databases},
+                   {"pool_cache", sizeof(session::Pool), static_cast<int>(view.pools.size())},
+                   {"server_cache", sizeof(session::Server), l.used_servers},
+                   {"client_cache", sizeof(session::Client), l.used_clients}};
   }
 }
 

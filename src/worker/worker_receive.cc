@@ -233,6 +233,7 @@ void Worker::report_clients(observe::Report& report) {
     if (c->stream->tls()) row.tls = c->stream->tls()->info();
     if (c->params().size() > app && c->params().get(app)) row.application_name = *c->params().get(app);
     row.prepared_statements = static_cast<int>(c->statements());
+    row.unsent = c->stream->queued();
     row.id = c->id;
     row.worker = worker;
     report.clients.push_back(std::move(row));
@@ -261,6 +262,7 @@ void Worker::report_servers(observe::Report& report) {
       if (s.stream && s.stream->tls() && s.stream->tls()->open()) row.tls = s.stream->tls()->info();
       if (s.params().get(app)) row.application_name = *s.params().get(app);
       row.prepared_statements = static_cast<int>(s.prepared());
+      if (s.stream) row.unsent = s.stream->queued();
       row.id = s.id;
       row.worker = worker;
       report.servers.push_back(std::move(row));

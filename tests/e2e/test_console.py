@@ -310,7 +310,7 @@ def test_who_may(pooler):
         assert (error.type, error.text) == ("E", "not allowed")
     with p.console("stats") as c:
         assert c.query("SHOW POOLS")[0].type == "T"
-        for command in ("RELOAD", "PAUSE", "RESUME", "SHUTDOWN"):
+        for command in ("RELOAD", "PAUSE", "RESUME", "SHUTDOWN", "DISABLE", "KILL_CLIENT x"):
             error = c.query(command)[0]
             assert (error.type, error.text) == ("E", "admin access needed")
     with p.console() as c:
@@ -418,13 +418,30 @@ def test_suspend_stands_still_and_resume_goes_on(pooler):
         late.close()
 
 
+def make_stuck(client, pg):
+    """Ask for more than all buffers hold, and do not read it."""
+    client.send(wire.query("select repeat('x', 1000) from generate_series(1, 100000)"))
+    stuck = "select 1 from pg_stat_activity where wait_event = 'ClientWrite' and client_addr is not null"
+    # Once may be a slow moment of the pooler; it stopped reading when it stays so.
+    wait_until(lambda: all(pg.sql(stuck) for _ in range(20)), "all buffers are full")
+
+
+def test_active_sockets_are_those_with_bytes_to_send(pooler, pg):
+    p = pooler()
+    with p.wire(rcvbuf=4096).login() as deaf, p.login() as idle:
+        idle.value("select 1")
+        make_stuck(deaf, pg)
+        rows = p.show("ACTIVE_SOCKETS")
+        if OURS:
+            assert [(r["type"], r["state"]) for r in rows] == [("C", "cl_active")], rows
+            assert int(rows[0]["send_avail"]) > 0
+        assert int(rows[0]["port"]) == deaf.sock.getsockname()[1]
+
+
 def test_suspend_drops_who_does_not_read(pooler, pg):
     p = pooler(suspend_timeout=1)
     with p.wire(rcvbuf=4096).login() as deaf, p.console() as admin:
-        deaf.send(wire.query("select repeat('x', 1000) from generate_series(1, 100000)"))
-        stuck = "select 1 from pg_stat_activity where wait_event = 'ClientWrite' and client_addr is not null"
-        # Once may be a slow moment of ours; we stopped reading when it stays so.
-        wait_until(lambda: all(pg.sql(stuck) for _ in range(20)), "all buffers are full")
+        make_stuck(deaf, pg)
         assert admin.query("SUSPEND")[0].tag == "SUSPEND"
         p.wait_log("closing because: suspend_timeout")
         assert admin.query("RESUME")[0].tag == "RESUME"
