@@ -23,7 +23,7 @@ enum Gather : unsigned {
   kSettings = 1u << 7,
   kHanded = 1u << 9,
   kStats = 1u << 8,  // drawn from pools: merge() sums them, stats.h adds the growth
-  kDns = 1u << 9,
+  kDns = 1u << 10,
 };
 
 struct View {
