@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/time.h>
 #include <syslog.h>
@@ -25,14 +27,22 @@ int facility(std::string_view name) {
   return LOG_DAEMON;
 }
 
-void write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    ssize_t n = ::write(fd, text.data(), text.size());
+// How much of it was written. A full disk or a closed pipe costs the line, not the program. A pipe whose reader stands
+// still is not waited for: as long as it has room for PIPE_BUF bytes, a piece of that size does not block.
+std::size_t write_now(int fd, std::string_view text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    pollfd room{fd, POLLOUT, 0};
+    if (::poll(&room, 1, 0) == 0) break;
+    ssize_t n = ::write(fd, text.data() + done, std::min<std::size_t>(text.size() - done, PIPE_BUF));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // a full disk or a closed pipe costs the line, not the program
-    text.remove_prefix(static_cast<std::size_t>(n));
+    if (n <= 0) break;
+    done += static_cast<std::size_t>(n);
   }
+  return done;
 }
+
+constexpr int kPriorities[] = {LOG_CRIT, LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG, LOG_DEBUG};
 
 // Date and zone as text, made anew once a second: localtime_r takes a lock of the C library and reads the zone rules.
 struct Stamp {
@@ -77,27 +87,51 @@ std::string Log::open(const LogTarget& target) {
 }
 
 void Log::write(LogLevel level, std::string_view message) {
-  timeval now;
-  gettimeofday(&now, nullptr);
-  const Stamp& at = stamp(now.tv_sec);
-  static constexpr int kPriorities[] = {LOG_CRIT, LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG, LOG_DEBUG};
-  const std::size_t index = static_cast<std::size_t>(level);
-  std::string line = fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(), kNames[index]);
-  const std::size_t head = line.size();
+  std::string line;
+  line.reserve(message.size() + 1);
   for (char c : message) {
-    line += c;
-    if (c == '\n') line += '\t';
+    if (c == '\n')
+      line += "\n\t";
+    else if ((c >= 0 && c < ' ' && c != '\t') || c == 0x7f)
+      line += fmt::format("\\x{:02x}", c);
+    else
+      line += c;
   }
   line += '\n';
 
   std::lock_guard lock(mutex_);
-  if (fd_ >= 0) write_all(fd_, line);
-  if (target_.to_stderr && target_.journal)
-    write_all(STDERR_FILENO, fmt::format("<{}>{}", kPriorities[index], std::string_view(line).substr(head)));
-  else if (target_.to_stderr)
-    write_all(STDERR_FILENO, line);
+  if (fd_ >= 0) put(fd_, file_losses_, level, line);
+  if (target_.to_stderr) put(STDERR_FILENO, stderr_losses_, level, line);
   if (syslog_open_ && level <= LogLevel::log) {
-    syslog(kPriorities[index], "%.*s", static_cast<int>(message.size()), message.data());
+    syslog(kPriorities[static_cast<int>(level)], "%.*s", static_cast<int>(message.size()), message.data());
+  }
+}
+
+void Log::put(int fd, Losses& losses, LogLevel level, std::string_view line) {
+  timeval now;
+  gettimeofday(&now, nullptr);
+  const Stamp& at = stamp(now.tv_sec);
+  auto head = [&](LogLevel l) {
+    if (fd == STDERR_FILENO && target_.journal)
+      return fmt::format("<{}>{} ", kPriorities[static_cast<int>(l)], kNames[static_cast<std::size_t>(l)]);
+    return fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(),
+                       kNames[static_cast<std::size_t>(l)]);
+  };
+  std::string text;
+  if (losses.lines > 0)
+    text = fmt::format("{}{}{} lines of the log were lost\n", losses.torn ? "\n" : "", head(LogLevel::warning),
+                       losses.lines);
+  const std::size_t note = text.size();
+  text += head(level);
+  text += line;
+  const std::size_t done = write_now(fd, text);
+  if (done == text.size()) {
+    losses = {};
+  } else if (done < note || note == 0) {
+    ++losses.lines;
+    losses.torn |= done > 0;
+  } else {  // the note is out, the line is not
+    losses = {1, done > note};
   }
 }
 

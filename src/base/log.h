@@ -21,7 +21,8 @@ struct LogTarget {
 };
 
 // PgBouncer's log: `YYYY-MM-DD HH:MM:SS.mmm TZ [PID] LEVEL MESSAGE`, one write() per line (append mode), embedded
-// newlines become newline+tab. Any thread may call it. A failed write is dropped, never fatal.
+// newlines become newline+tab, other control characters `\xNN`. Any thread may call it, and none waits: what a file or
+// pipe does not take at once is dropped, and how much that was is said when it takes something again.
 class Log {
  public:
   Log() = default;
@@ -41,9 +42,17 @@ class Log {
   }
 
  private:
+  // What was not written since the last line that was; `torn`: the last line ends in the middle.
+  struct Losses {
+    std::uint64_t lines = 0;
+    bool torn = false;
+  };
+  void put(int fd, Losses& losses, LogLevel level, std::string_view line);
+
   std::mutex mutex_;
   LogTarget target_;
   int fd_ = -1;
+  Losses file_losses_, stderr_losses_;
   bool syslog_open_ = false;
   std::atomic<int> max_level_{static_cast<int>(LogLevel::log)};  // written by open() only
 };

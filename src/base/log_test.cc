@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -171,7 +172,48 @@ TEST_F(LogTest, FullDiskCostsTheLineOnly) {
   for (int i = 0; i < 100; ++i) log(LogLevel::log, "lost");
   ASSERT_EQ(log.open(target()), "");
   log(LogLevel::log, "back");
-  EXPECT_EQ(lines().size(), 1u);
+  log(LogLevel::log, "to normal");
+  ASSERT_EQ(lines().size(), 3u);
+  EXPECT_THAT(lines()[0], HasSubstr("WARNING 100 lines of the log were lost"));
+  EXPECT_THAT(lines()[1], HasSubstr("LOG back"));
+}
+
+// Nobody waits for a reader that stands still, and no line is glued to the torn one.
+TEST_F(LogTest, FullPipeCostsTheLineOnly) {
+  std::string path = dir / "pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  ASSERT_EQ(log.open(target("pipe")), "");
+  constexpr int kLines = 100;
+  for (int i = 0; i < kLines; ++i) log(LogLevel::log, "<{}>{}", i, std::string(5000, 'x'));
+  std::string all;
+  auto drain = [&] {
+    char buffer[65536];
+    for (ssize_t n; (n = ::read(reader, buffer, sizeof buffer)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
+  };
+  drain();
+  log(LogLevel::log, "back");
+  drain();
+  ::close(reader);
+  std::istringstream in(all);
+  int whole = 0, lost = 0;
+  bool back = false;
+  for (std::string line; std::getline(in, line);) {
+    whole += line.size() > 5000;
+    if (std::size_t at = line.find("WARNING "); at != line.npos) lost = std::stoi(line.substr(at + 8));
+    back |= line.ends_with(" LOG back") && line.size() < 100;
+  }
+  EXPECT_GT(whole, 5);
+  EXPECT_EQ(whole + lost, kLines);
+  EXPECT_TRUE(back);
+}
+
+// What a name from the network holds does not move the cursor of whoever reads the log.
+TEST_F(LogTest, ControlCharactersAreWrittenOut) {
+  ASSERT_EQ(log.open(target()), "");
+  log(LogLevel::log, "a\rb\x1b[2J\x7f\tпароль");
+  EXPECT_THAT(text(), ::testing::EndsWith(" LOG a\\x0db\\x1b[2J\\x7f\tпароль\n"));
 }
 
 TEST_F(LogTest, StandardError) {
