@@ -68,6 +68,7 @@ struct Config {
   bool hba_broken = false;                       // the hba or ident file was missing, or a line of it was unusable
   std::set<std::string, std::less<>> given;      // the [pgbouncer] keys that the file sets
   bool auth_file_broken = false;                 // a line was unusable: `passwords` holds those before it
+  bool auth_file_missing = false;                // it could not be read: nobody is known
   std::vector<std::string> warnings;             // to be logged once, at start and after RELOAD
 };
 

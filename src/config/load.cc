@@ -99,6 +99,7 @@ void read_auth_file(Config& config, FileReader& files) {
   auto text = files.read(s.auth_file, reason);
   if (!text) {
     config.warnings.push_back(fmt::format("could not open auth_file {}: {}", s.auth_file, reason));
+    config.auth_file_missing = true;
     return;
   }
   AuthFile parsed = parse_auth_file(*text);

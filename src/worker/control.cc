@@ -263,7 +263,13 @@ std::string Control::reload() {
   static constexpr auto kFailed = "RELOAD failed, see logs for additional details";
   config::LoadResult loaded = loader_();
   for (const std::string& error : loaded.errors) fleet_.log(LogLevel::error, "{}", error);
-  if (!loaded.config || loaded.config->auth_file_broken) return kFailed;
+  if (!loaded.config) return kFailed;
+  // A file that was not there at the start may stay away; one that is gone now would lock everybody out.
+  const bool lost = loaded.config->auth_file_missing && !fleet_.config->auth_file_missing;
+  if (loaded.config->auth_file_broken || lost) {
+    for (const std::string& warning : loaded.config->warnings) fleet_.log(LogLevel::error, "{}", warning);
+    return kFailed;
+  }
   auto next = std::make_shared<config::Config>(*loaded.config);
   config::keep_on_reload(*next, *fleet_.config);
   if (!renew_tls(*next)) {
