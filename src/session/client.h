@@ -139,6 +139,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void start_login(Bytes body, std::uint32_t code);
   bool take_parameter(const std::string& name, const std::string& value, bool in_options);
   bool admit_console();
+  bool on_console_list() const;
   void begin_authentication();
   void ask_password();
   void check_password(Bytes body);

@@ -169,10 +169,7 @@ void Client::begin_authentication() {
                                    replication == wire::Replication::logical    ? "database"
                                    : replication == wire::Replication::physical ? "yes"
                                                                                 : "no"));
-  if (login_->console && env_->settings().auth_type != config::AuthType::any &&
-      !config::in_list(env_->settings().admin_users, login_->user) &&
-      !config::in_list(env_->settings().stats_users, login_->user))
-    return fatal(say::not_allowed);
+  if (login_->console && !on_console_list()) return fatal(say::not_allowed);
   ask_password();
 }
 
@@ -200,6 +197,11 @@ std::expected<void, Say> Client::count_user(const config::Config& config) {
   return {};
 }
 
+bool Client::on_console_list() const {
+  const config::Settings& s = env_->settings();
+  return config::in_list(s.admin_users, login_->user) || config::in_list(s.stats_users, login_->user);
+}
+
 // The console lets its own operating-system user in without a password, over the Unix socket, as user pgbouncer.
 bool Client::admit_console() {
   auto peer = is_unix ? net::peer_credentials(stream->fd()) : std::nullopt;
@@ -211,7 +213,7 @@ bool Client::admit_console() {
     authenticated();
     return true;
   }
-  if (env_->settings().auth_type == config::AuthType::any) {
+  if (env_->settings().auth_type == config::AuthType::any && on_console_list()) {
     is_admin = config::in_list(env_->settings().admin_users, login_->user);
     authenticated();
     return true;
