@@ -343,7 +343,9 @@ void Client::authenticated() {
   }
   if (database->disabled.load(std::memory_order_relaxed))
     return fatal("57P03", fmt::format("database \"{}\" is disabled", login_->database));
-  if (env_->shared.shutdown.load(std::memory_order_relaxed) != 0) return fatal(say::shutting_down);
+  // Whoever connected while the port was still open is one of those that a SIGTERM waits for.
+  const int shutdown = env_->shared.shutdown.load(std::memory_order_relaxed);
+  if (shutdown == 1 || (shutdown == 2 && is_unix)) return fatal(say::shutting_down);
   enter_pool();
 }
 

@@ -13,7 +13,6 @@
 namespace pgf::worker {
 
 static constexpr Usec kTick = 333 * kMillisecond;  // PgBouncer's maintenance period: all timeouts have this grain
-static constexpr int kTcp = 0, kUnix = 1;          // listener tags
 
 Worker::Worker(Fleet& fleet, int number) : session::Env(fleet.shared, fleet.log, number), fleet_(fleet) {
   resolver = fleet.resolver.get();

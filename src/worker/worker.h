@@ -94,6 +94,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   std::thread thread_;
   net::Mailbox<ToWorker> mailbox_;
   std::atomic<net::Engine*> wake_{nullptr};  // set by this worker once its engine exists
+  static constexpr int kTcp = 0, kUnix = 1;  // listener tags
   std::vector<int> listeners_, unix_listeners_;
   std::vector<session::Client*> clients_;
   std::vector<std::uint32_t> free_slots_;

@@ -120,7 +120,10 @@ void Worker::receive(Command& m) {
     case Order::stop_listening:
       for (int fd : listeners_) {
         engine->unlisten(fd);
-        if (!fleet_.plan.listeners_are_lent) ::shutdown(fd, SHUT_RDWR);  // from here on a connect is refused
+        if (fleet_.plan.listeners_are_lent) continue;
+        // Connections that the kernel has made already would be reset with the socket.
+        for (int c; (c = ::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) on_accept(c, kTcp);
+        ::shutdown(fd, SHUT_RDWR);  // from here on a connect is refused
       }
       listeners_.clear();
       break;
