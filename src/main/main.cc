@@ -106,6 +106,9 @@ int run(const Options& options) {
   if (setrlimit(RLIMIT_NOFILE, &files) == 0) soft = files.rlim_cur;
   log(LogLevel::log, "kernel file descriptor limit: {} (hard: {}); max_client_conn: {}, max expected fd use: {}", soft,
       files.rlim_max, s.max_client_conn, expected_descriptors(*config));
+  if (static_cast<rlim_t>(expected_descriptors(*config)) > soft)
+    log(LogLevel::warning, "file descriptors may not suffice: {} of {} can be had", soft,
+        expected_descriptors(*config));
 
   worker::Plan plan;
   plan.workers = s.workers > 0 ? static_cast<int>(s.workers) : usable_cores();
@@ -148,12 +151,16 @@ int run(const Options& options) {
     if (std::string path = unix_socket_path(s); !listeners.local().empty() && path[0] != '@')
       listeners.own_socket_file(path);
   } else if (std::string error = listeners.open(s, plan.workers, log); !error.empty()) {
+    listeners.stop();
     return fatal(error);
   }
   plan.listeners = listeners.tcp();
   plan.unix_listeners = listeners.local();
 
-  if (std::string error = write_pidfile(s.pidfile); !error.empty()) return fatal(error);
+  if (std::string error = write_pidfile(s.pidfile); !error.empty()) {
+    if (!plan.listeners_are_lent) listeners.stop();
+    return fatal(error);
+  }
   log(LogLevel::log, "process up: pgflotilla {}, {} worker{} on {}{}", PGF_VERSION, plan.workers,
       plan.workers == 1 ? "" : "s", plan.use_uring ? "io_uring" : "epoll",
       plan.engine_reason.empty() ? "" : fmt::format(" (io_uring: {})", plan.engine_reason));

@@ -142,6 +142,11 @@ std::string unix_socket_path(const config::Settings& s) {
   return fmt::format("{}/.s.PGSQL.{}", s.unix_socket_dir, s.listen_port);
 }
 
+// An address may still be in use by a process that was killed: the kernel takes a moment to tear down its rings, and
+// they hold its listening sockets.
+static constexpr int kTries = 20;
+static constexpr useconds_t kBetweenTries = 50'000;
+
 std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   tcp_.resize(static_cast<std::size_t>(workers));
   net::ListenOptions options;
@@ -150,7 +155,7 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
   bool wanted = false;
   for (const std::string& host : config::split_list(s.listen_addr)) {
     auto addresses = net::listen_addresses(host, static_cast<std::uint16_t>(s.listen_port));
-    if (!addresses) return addresses.error();
+    if (!addresses) return fmt::format("listen_addr: {}: {}", host, addresses.error());
     for (const net::Address& address : *addresses) {
       wanted = true;
       // Without so_reuseport the port must be ours alone: a first socket without the option finds out.
@@ -158,6 +163,10 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
         net::ListenOptions alone = options;
         alone.reuse_port = false;
         auto probe = net::listen_tcp(address, alone);
+        for (int i = 0; i < kTries && !probe && probe.error().ends_with(strerror(EADDRINUSE)); ++i) {
+          usleep(kBetweenTries);
+          probe = net::listen_tcp(address, alone);
+        }
         if (!probe) {
           log(LogLevel::warning, "cannot listen on {}: {}", net::format_address(address), probe.error());
           continue;
@@ -186,9 +195,13 @@ std::string Listeners::open(const config::Settings& s, int workers, Log& log) {
     bool file = path[0] != '@';
     if (file && ::access((path + ".lock").c_str(), F_OK) == 0)
       return fmt::format("unix port {} is in use", s.listen_port);
-    int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool in_use = connect(probe, address->get(), address->length) == 0;
-    ::close(probe);
+    bool in_use = true;
+    for (int i = 0; i < kTries && in_use; ++i) {
+      if (i > 0) usleep(kBetweenTries);
+      int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      in_use = connect(probe, address->get(), address->length) == 0;
+      ::close(probe);
+    }
     if (in_use) return "unix socket is in use, cannot continue";
     if (file) unlink(path.c_str());
     auto fd = net::listen_unix(*address, static_cast<mode_t>(s.unix_socket_mode), options);
