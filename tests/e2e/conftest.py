@@ -75,6 +75,7 @@ def engines():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "workers(*n): worker counts to run with (default 2)")
+    config.addinivalue_line("markers", "one_engine: what it looks at is above the engines; run on the first one only")
     config.addinivalue_line("markers", "ours: needs a feature or a fix that only pgflotilla has")
 
 
@@ -86,7 +87,8 @@ def pytest_generate_tests(metafunc):
     if "mode" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("workers")
         counts = (mark.args if mark else (2,)) if OURS else (1,)
-        modes = [(e, w) for e in engines() for w in counts]
+        one = metafunc.definition.get_closest_marker("one_engine")
+        modes = [(e, w) for e in (engines()[:1] if one else engines()) for w in counts]
         metafunc.parametrize("mode", modes, ids=[f"{e}-{w}" for e, w in modes], indirect=True)
 
 

@@ -14,10 +14,10 @@ def labels(name):
 
 class Dns:
     """hosts: name -> list of addresses; a name that is not there does not exist. silent: names without any answer.
-    serials: zone -> number. asked: how often each (name, type) was asked for."""
+    servfail: names that fail. serials: zone -> number. asked: how often each (name, type) was asked for."""
 
     def __init__(self):
-        self.hosts, self.serials, self.silent = {}, {}, set()
+        self.hosts, self.serials, self.silent, self.servfail = {}, {}, set(), set()
         self.asked = collections.Counter()
         self.ttl = 1
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -55,7 +55,7 @@ class Dns:
             if kind == (A if ip.version == 4 else AAAA):
                 records.append(ip.packed)
         known = name in self.hosts or name in self.serials
-        head = question[:2] + struct.pack(">5H", 0x8180 | (0 if known else 3), 1, len(records), 0, 0)
+        head = question[:2] + struct.pack(">5H", 0x8180 | (2 if name in self.servfail else 0 if known else 3), 1, len(records), 0, 0)
         return head + question[12:at + 5] + b"".join(
             b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, self.ttl, len(r)) + r for r in records)
 
