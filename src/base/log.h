@@ -11,17 +11,18 @@ namespace pgf {
 enum class LogLevel : int { fatal = 0, error, warning, log, debug, noise };
 
 struct LogTarget {
-  std::string file;              // empty = none
-  bool to_stderr = true;         // off with -q and -d
-  bool journal = false;          // stderr is systemd's journal: priorities instead of time stamps
-  bool to_syslog = false;        // level LOG and above
+  std::string file;        // empty = none
+  bool to_stderr = true;   // off with -q and -d
+  bool journal = false;    // stderr is systemd's journal: priorities instead of time stamps
+  bool to_syslog = false;  // level LOG and above
   std::string syslog_ident = "pgbouncer";
   std::string syslog_facility = "daemon";
-  int verbose = 0;               // 0 = LOG, 1 = DEBUG, 2+ = NOISE
+  int verbose = 0;  // 0 = LOG, 1 = DEBUG, 2+ = NOISE
 };
 
 // PgBouncer's log: `YYYY-MM-DD HH:MM:SS.mmm TZ [PID] LEVEL MESSAGE`, one write() per line (append mode), embedded
-// newlines become newline+tab. Any thread may call it. A failed write is dropped, never fatal.
+// newlines become newline+tab. Any thread may call it. A failed write is dropped, never fatal; so is what syslog's
+// reader has no room for.
 class Log {
  public:
   Log() = default;
@@ -41,10 +42,12 @@ class Log {
   }
 
  private:
+  void send_syslog(std::string_view text);  // with mutex_ held
+
   std::mutex mutex_;
   LogTarget target_;
   int fd_ = -1;
-  bool syslog_open_ = false;
+  int syslog_fd_ = -1;
   std::atomic<int> max_level_{static_cast<int>(LogLevel::log)};  // written by open() only
 };
 
