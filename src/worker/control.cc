@@ -263,8 +263,15 @@ std::string Control::reload() {
   static constexpr auto kFailed = "RELOAD failed, see logs for additional details";
   config::LoadResult loaded = loader_();
   for (const std::string& error : loaded.errors) fleet_.log(LogLevel::error, "{}", error);
-  if (!loaded.config || loaded.config->auth_file_broken) return kFailed;
+  if (!loaded.config) return kFailed;
   auto next = std::make_shared<config::Config>(*loaded.config);
+  // Who started with a broken file and has not mended it may still reload the rest.
+  const config::Config& running = *fleet_.config;
+  if ((next->auth_file_broken && !running.auth_file_broken) ||
+      (next->hba_broken && running.hba && !running.hba_broken)) {
+    for (const std::string& warning : next->warnings) fleet_.log(LogLevel::error, "{}", warning);
+    return kFailed;
+  }
   config::keep_on_reload(*next, *fleet_.config);
   if (!renew_tls(*next)) {
     fleet_.log(LogLevel::error, "TLS configuration could not be reloaded, keeping old configuration");
