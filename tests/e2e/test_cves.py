@@ -485,7 +485,7 @@ def test_cve_2026_6667_console_of_who_may_only_look(tls_pooler, name, tls):
     with p.login("bob") as victim:
         (row_,) = [r for r in p.show("CLIENTS") if r["user"] == "bob"]
         with (secure_login(p, name, "pgbouncer") if tls else p.console(name)) as c:
-            for command in (f"KILL_CLIENT {row_['id']}", f"kill_client {row_['id']};", f"KILL_CLIENT {int(row_['id']) + 99}",
+            for command in (f"KILL_CLIENT {row_['id']}", f"kill_client {row_['id']};", f"KILL_CLIENT {int(row_['id']) + 99}", "KILL_CLIENT 0x1", "KILL nowhere",
                             "KILL p0", "KILL", "PAUSE", "PAUSE p0", "RESUME", "RESUME p0",
                             "DISABLE p0", "ENABLE p0", "RECONNECT", "RECONNECT p0", "RELOAD", "SUSPEND", "SHUTDOWN",
                             "SHUTDOWN WAIT_FOR_CLIENTS", "SHUTDOWN WAIT_FOR_SERVERS", "WAIT_CLOSE", "WAIT_CLOSE p0",
