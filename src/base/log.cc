@@ -5,7 +5,9 @@
 #include <limits.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,10 +46,23 @@ std::size_t write_now(int fd, std::string_view text) {
 
 constexpr int kPriorities[] = {LOG_CRIT, LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG, LOG_DEBUG};
 
+// A datagram socket to the system's log, or -1.
+int connect_syslog() {
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::string_view path = "/dev/log";
+  path.copy(to.sun_path, sizeof to.sun_path - 1);
+  int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
 // Date and zone as text, made anew once a second: localtime_r takes a lock of the C library and reads the zone rules.
 struct Stamp {
   time_t second = -1;
-  char date[64] = "", zone[16] = "";
+  char date[64] = "", zone[16] = "", syslog[32] = "";
 };
 
 const Stamp& stamp(time_t second) {
@@ -57,6 +72,7 @@ const Stamp& stamp(time_t second) {
     localtime_r(&second, &local);
     strftime(s.date, sizeof s.date, "%Y-%m-%d %H:%M:%S", &local);
     strftime(s.zone, sizeof s.zone, "%Z", &local);
+    strftime(s.syslog, sizeof s.syslog, "%b %e %H:%M:%S", &local);
     s.second = second;
   }
   return s;
@@ -66,7 +82,7 @@ const Stamp& stamp(time_t second) {
 
 Log::~Log() {
   if (fd_ >= 0) ::close(fd_);
-  if (syslog_open_) closelog();
+  if (syslog_fd_ >= 0) ::close(syslog_fd_);
 }
 
 std::string Log::open(const LogTarget& target) {
@@ -78,10 +94,9 @@ std::string Log::open(const LogTarget& target) {
   std::lock_guard lock(mutex_);
   if (fd_ >= 0) ::close(fd_);
   fd_ = fd;
-  if (syslog_open_) closelog();
   target_ = target;
-  syslog_open_ = target.to_syslog;
-  if (syslog_open_) openlog(target_.syslog_ident.c_str(), LOG_PID, facility(target_.syslog_facility));
+  if (syslog_fd_ >= 0) ::close(syslog_fd_);
+  syslog_fd_ = target.to_syslog ? connect_syslog() : -1;
   max_level_.store(static_cast<int>(LogLevel::log) + std::min(target.verbose, 2), std::memory_order_relaxed);
   return {};
 }
@@ -102,8 +117,12 @@ void Log::write(LogLevel level, std::string_view message) {
   std::lock_guard lock(mutex_);
   if (fd_ >= 0) put(fd_, file_losses_, level, line);
   if (target_.to_stderr) put(STDERR_FILENO, stderr_losses_, level, line);
-  if (syslog_open_ && level <= LogLevel::log) {
-    syslog(kPriorities[static_cast<int>(level)], "%.*s", static_cast<int>(message.size()), message.data());
+  if (target_.to_syslog && level <= LogLevel::log) {
+    timeval now;
+    gettimeofday(&now, nullptr);
+    send_syslog(fmt::format(
+        "<{}>{} {}[{}]: {}", facility(target_.syslog_facility) | kPriorities[static_cast<int>(level)],
+        stamp(now.tv_sec).syslog, target_.syslog_ident, getpid(), std::string_view(line).substr(0, line.size() - 1)));
   }
 }
 
@@ -132,6 +151,17 @@ void Log::put(int fd, Losses& losses, LogLevel level, std::string_view line) {
     losses.torn |= done > 0;
   } else {  // the note is out, the line is not
     losses = {1, done > note};
+  }
+}
+
+// Not syslog(3): that waits while the queue of the reader is full, and all workers would wait with it.
+void Log::send_syslog(std::string_view text) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (syslog_fd_ >= 0) {
+      if (::send(syslog_fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN) return;
+      ::close(syslog_fd_);  // who listened there is gone; perhaps somebody else does now
+    }
+    syslog_fd_ = connect_syslog();
   }
 }
 

@@ -11,18 +11,18 @@ namespace pgf {
 enum class LogLevel : int { fatal = 0, error, warning, log, debug, noise };
 
 struct LogTarget {
-  std::string file;              // empty = none
-  bool to_stderr = true;         // off with -q and -d
-  bool journal = false;          // stderr is systemd's journal: priorities instead of time stamps
-  bool to_syslog = false;        // level LOG and above
+  std::string file;        // empty = none
+  bool to_stderr = true;   // off with -q and -d
+  bool journal = false;    // stderr is systemd's journal: priorities instead of time stamps
+  bool to_syslog = false;  // level LOG and above
   std::string syslog_ident = "pgbouncer";
   std::string syslog_facility = "daemon";
-  int verbose = 0;               // 0 = LOG, 1 = DEBUG, 2+ = NOISE
+  int verbose = 0;  // 0 = LOG, 1 = DEBUG, 2+ = NOISE
 };
 
 // PgBouncer's log: `YYYY-MM-DD HH:MM:SS.mmm TZ [PID] LEVEL MESSAGE`, one write() per line (append mode), embedded
-// newlines become newline+tab, other control characters `\xNN`. Any thread may call it, and none waits: what a file or
-// pipe does not take at once is dropped, and how much that was is said when it takes something again.
+// newlines become newline+tab, other control characters `\xNN`. Any thread may call it, and none waits: what a file, a
+// pipe or syslog's reader does not take at once is dropped; of files and pipes is said how much that was.
 class Log {
  public:
   Log() = default;
@@ -48,12 +48,13 @@ class Log {
     bool torn = false;
   };
   void put(int fd, Losses& losses, LogLevel level, std::string_view line);
+  void send_syslog(std::string_view text);  // with mutex_ held
 
   std::mutex mutex_;
   LogTarget target_;
   int fd_ = -1;
   Losses file_losses_, stderr_losses_;
-  bool syslog_open_ = false;
+  int syslog_fd_ = -1;
   std::atomic<int> max_level_{static_cast<int>(LogLevel::log)};  // written by open() only
 };
 

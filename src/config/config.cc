@@ -107,6 +107,10 @@ void keep_on_reload(Config& next, const Config& running) {
     next.hba = running.hba;
     next.warnings.push_back("the hba rules stay as they were");
   }
+  if (next.auth_file_broken) {
+    next.passwords = running.passwords;
+    next.warnings.push_back("users and passwords of auth_file stay as they were");
+  }
   keep_boot_only(next.settings, running.settings);
   for (std::string_view key : setting_keys())
     if (has_null_default(key) && !next.given.contains(key)) copy_key(next.settings, running.settings, key);

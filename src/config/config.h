@@ -67,8 +67,7 @@ struct Config {
   std::shared_ptr<const auth::Hba> hba;          // with auth_type=hba; null = no rules, nobody may log in
   bool hba_broken = false;                       // the hba or ident file was missing, or a line of it was unusable
   std::set<std::string, std::less<>> given;      // the [pgbouncer] keys that the file sets
-  bool auth_file_broken = false;                 // a line was unusable: `passwords` holds those before it
-  bool auth_file_missing = false;                // it could not be read: nobody is known
+  bool auth_file_broken = false;                 // it was missing, or unusable from a line on: `passwords` ends there
   std::vector<std::string> warnings;             // to be logged once, at start and after RELOAD
 };
 

@@ -99,7 +99,7 @@ void read_auth_file(Config& config, FileReader& files) {
   auto text = files.read(s.auth_file, reason);
   if (!text) {
     config.warnings.push_back(fmt::format("could not open auth_file {}: {}", s.auth_file, reason));
-    config.auth_file_missing = true;
+    config.auth_file_broken = true;
     return;
   }
   AuthFile parsed = parse_auth_file(*text);
@@ -108,8 +108,9 @@ void read_auth_file(Config& config, FileReader& files) {
   for (const std::string& error : parsed.errors) config.warnings.push_back(fmt::format("{}: {}", s.auth_file, error));
 }
 
-// Lines that cannot be used are skipped, as PgBouncer does. A RELOAD that finds some keeps the rules that it has
-// (keep_on_reload): half of new rules may let in whom the other half would have refused.
+// Lines that cannot be used are skipped, as PgBouncer does. A RELOAD that finds some is refused, or keeps the rules
+// that it has if they were broken before (keep_on_reload): half of new rules may let in whom the other half would have
+// refused.
 void read_hba(Config& config, FileReader& files) {
   const Settings& s = config.settings;
   if (s.auth_type != AuthType::hba) return;

@@ -36,7 +36,7 @@ void files_of_the_ini(const Config& c, Findings& f) {
     else
       f.warnings.push_back(w);
   }
-  if (c.auth_file_broken) f.errors.push_back(fmt::format("{}: a line is unusable, see above", c.settings.auth_file));
+  if (c.auth_file_broken) f.errors.push_back(fmt::format("auth_file {} is unusable, see above", c.settings.auth_file));
   if (c.hba_broken) f.errors.push_back("a line of the hba or ident file is unusable, see above");
 }
 

@@ -264,13 +264,14 @@ std::string Control::reload() {
   config::LoadResult loaded = loader_();
   for (const std::string& error : loaded.errors) fleet_.log(LogLevel::error, "{}", error);
   if (!loaded.config) return kFailed;
-  // A file that was not there at the start may stay away; one that is gone now would lock everybody out.
-  const bool lost = loaded.config->auth_file_missing && !fleet_.config->auth_file_missing;
-  if (loaded.config->auth_file_broken || lost) {
-    for (const std::string& warning : loaded.config->warnings) fleet_.log(LogLevel::error, "{}", warning);
+  auto next = std::make_shared<config::Config>(*loaded.config);
+  // Who started with a broken file and has not mended it may still reload the rest.
+  const config::Config& running = *fleet_.config;
+  if ((next->auth_file_broken && !running.auth_file_broken) ||
+      (next->hba_broken && running.hba && !running.hba_broken)) {
+    for (const std::string& warning : next->warnings) fleet_.log(LogLevel::error, "{}", warning);
     return kFailed;
   }
-  auto next = std::make_shared<config::Config>(*loaded.config);
   config::keep_on_reload(*next, *fleet_.config);
   if (!renew_tls(*next)) {
     fleet_.log(LogLevel::error, "TLS configuration could not be reloaded, keeping old configuration");
