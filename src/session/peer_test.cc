@@ -9,7 +9,7 @@ config::Config configured(int own, std::initializer_list<int> peers) {
   config::Config config;
   config::set_defaults(config.settings);
   config.settings.peer_id = own;
-  for (int id : peers) config.peers[id] = {.id = id, .host = "h"};
+  for (int id : peers) config.peers[id] = {.id = id, .host = "h", .pool_size = {}};
   return config;
 }
 
