@@ -15,10 +15,12 @@ import pytest
 import wire
 from conftest import EXE, PATIENCE, wait_until
 from dns_server import Dns
+from test_lifecycle import take_over
 
 pytestmark = pytest.mark.ours  # two and more poolers of a kind: test/test_peering.py of PgBouncer does it with its own
 
 PGBOUNCER = os.environ.get("PGBOUNCER")
+CANCELS = int(os.environ.get("CANCELS", 400))  # of the storm; 100,000 once per release
 needs_pgbouncer = pytest.mark.skipif(not PGBOUNCER, reason="PGBOUNCER=/path/to/pgbouncer (1.21 or later) is not given")
 KINDS = ["tcp", "unix"]
 
@@ -293,12 +295,13 @@ def test_requester_that_does_not_wait(group, pg):
 
 # ---------------------------------------------------------------------------------------------- the wrong victim
 
+@pytest.mark.workers(2, 8)
 @pytest.mark.parametrize("kinds", ["ff", pytest.param("fbf", marks=needs_pgbouncer)])
 def test_random_cancels_through_any_door(group, kinds):
     """Clients with short and endless queries; each knows whether somebody asked to cancel it. No wrong victim."""
     made = group(*kinds, default_pool_size=3, verbose=0, log_disconnections=0)
     doors = [("127.0.0.1", p.port) for p in made]
-    goal, total, lock, failures = 400, [0], threading.Lock(), []
+    goal, total, lock, failures = CANCELS, [0], threading.Lock(), []
 
     def work(seed):
         rnd = random.Random(seed)
@@ -333,7 +336,7 @@ def test_random_cancels_through_any_door(group, kinds):
             failures.append((seed, repr(e)))
     threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(12)]
     [t.start() for t in threads]
-    [t.join(240) for t in threads]
+    [t.join(240 + goal / 100) for t in threads]
     assert not any(t.is_alive() for t in threads), "somebody hangs"
     assert not failures, failures[:3]
     for p in made:
@@ -537,6 +540,24 @@ def test_storm_for_a_dead_peer(pooler, peer):
     wait_until(lambda: quiet(p), "every counter is back")
 
 
+def test_no_more_than_ten_thousand_wait(pooler, peer):
+    """Requesters that do not wait leave no socket behind, only what was asked."""
+    silent = peer().start()
+    p = pooler(peer_id=1, cancel_wait_timeout=600, log_disconnections=0)
+    p.peers = {2: f"host=127.0.0.1 port={silent.port} pool_size=1"}
+    p.write_ini()
+    p.admin("RELOAD")
+    for _ in range(10_200):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(p.unix)
+            s.sendall(wire.cancel_packet(key_for(2)))
+    wait_until(lambda: peer_pools(p).get(2) == (1, 10_000, 1, 0), "the queue is full")
+    with p.login() as c:
+        assert c.value("select 1") == "1"
+    p.admin("SET cancel_wait_timeout = 1")
+    wait_until(lambda: quiet(p), "every counter is back")
+
+
 # ---------------------------------------------------------------------------------------------- console, RELOAD
 
 def test_console(pooler):
@@ -661,6 +682,38 @@ def test_r110_rolling_restart(make_pooler, pg, kinds):
     assert old.wait_exit() == 0
 
 
+def test_r110_pause_and_suspend(group, pg):
+    home, door = group("f", "f")
+    with home.login() as c, home.console() as console:
+        runs(pg, c)
+        console.send(wire.query("PAUSE"))
+        wire.cancel(("127.0.0.1", door.port), c.key)
+        assert_cancelled(c)
+        assert console.until("Z")[0].tag == "PAUSE"
+        home.admin("RESUME")
+        runs(pg, c)
+        assert console.query("SUSPEND")[0].tag == "SUSPEND"
+        late = Cancels()
+        late.send(("127.0.0.1", door.port), c.key)
+        wait_until(lambda: peer_pools(door) == {1: (1, 0, 1, 0)}, "it waits at the door of the suspended one")
+        assert console.query("RESUME")[0].tag == "RESUME"
+        assert_cancelled(c)
+        late.join()
+
+
+def test_r110_takeover(group, pg):
+    """The new process has the old one's keys and its address; it may have another number, too."""
+    home, door = group("f", "f", by="unix")
+    with home.login() as c:
+        runs(pg, c)
+        home.settings["peer_id"] = 7
+        take_over(home)
+        wire.cancel(("127.0.0.1", door.port), c.key)
+        assert_cancelled(c)
+        with home.login() as fresh:
+            assert fresh.key[1:3] == b"\x07\0"
+
+
 @pytest.fixture
 def dns():
     server = Dns()
@@ -725,9 +778,16 @@ def test_everyone_by_one_name(pods, pg):
     assert [forwards(p) for p in made] == [2, 2, 2]
     assert [(r["peer_id"], r["host"]) for r in made[0].show("PEERS")] == [("0", "pods.test")]
     assert [tuple(r.values()) for r in made[0].show("PEER_POOLS")] == [("0",) * 5]
+    with made[1].wire() as c:
+        c.start(version=0x30002)
+        assert c.authenticate()[-1].type == "Z" and len(c.key) == 36
+        runs(pg, c)
+        cancel_at(made[1], key_for(1) + c.key[8:])  # asks everyone for another key with the same end
+        cancel_at(made[2], c.key)
+        assert_cancelled(c)
     cancel_at(made[0], key_for(1))
     cancel_at(made[0], key_for(77))
-    assert [forwards(p) for p in made] == [4, 2, 2]
+    assert [forwards(p) for p in made] == [4, 3, 3]
 
 
 def test_everyone_is_who_the_name_says_now(pods, dns, pg):
