@@ -101,9 +101,8 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
   if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
   if (parts & observe::kPeers) {
     for (const auto& [id, peer] : fleet_.config->peers)
-      view.peers.push_back(
-          {id, peer.host, peer.port,
-           peer.pool_size.value_or(static_cast<int>(fleet_.config->settings.default_pool_size))});
+      view.peers.push_back({id, peer.host, peer.port,
+                            peer.pool_size.value_or(static_cast<int>(fleet_.config->settings.default_pool_size))});
   }
   if (parts & observe::kSettings) view.settings = config::show(fleet_.config->settings);
   if (parts & observe::kLists) {

@@ -106,7 +106,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   std::vector<session::Client*> dead_clients_;
   std::vector<session::Server*> dead_servers_;
   std::vector<session::CancelLink*> dead_links_;
-  session::Peers peers_{*this};  // those that this worker serves
+  session::Peers peers_{*this};      // those that this worker serves
   std::uint64_t freeze_ticket_ = 0;  // SUSPEND waits for our answer
   Usec freeze_since_ = 0;
   Usec next_tick_ = 0, busy_since_ = 0, busy_sum_ = 0, window_start_ = 0;
