@@ -51,7 +51,7 @@ struct User {
 
 // One line of [peers].
 struct Peer {
-  int id = 0;
+  int id = 0;  // 0: "*", all addresses of a host (docs/decisions/0008-peers-without-numbers.md)
   std::string host;
   int port = 6432;
   std::optional<int> pool_size;

@@ -227,7 +227,7 @@ std::expected<Peer, std::string> parse_peer(std::string_view id, std::string_vie
   bool digits = !id.empty() && std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
   Peer peer;
   peer.id = digits ? lenient_int(id) : 0;
-  if (peer.id < 1 || peer.id > 65535) return fail(fmt::format("invalid peer id: {}", id));
+  if (id != "*" && (peer.id < 1 || peer.id > 65535)) return fail(fmt::format("invalid peer id: {}", id));
   if (Outcome done = fill<Peer>(peer, connstring, kPeerKeys); !done) return fail(done.error());
   if (peer.host.empty()) return fail(fmt::format("peer {} has no host", id));
   return peer;

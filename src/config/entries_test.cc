@@ -193,10 +193,13 @@ TEST(Peer, Keys) {
   ASSERT_TRUE(q);
   EXPECT_EQ(q->port, 6432);
   EXPECT_FALSE(q->pool_size);
+  auto everyone = parse_peer("*", "host=pods.svc");
+  ASSERT_TRUE(everyone);
+  EXPECT_EQ(everyone->id, 0);
 }
 
 TEST(Peer, Refusals) {
-  for (const char* id : {"0", "x", "65536", "*", "-1", "1x"})
+  for (const char* id : {"0", "x", "65536", "**", "-1", "1x", ""})
     EXPECT_EQ(peer_error(id, "host=a"), std::string("invalid peer id: ") + id);
   EXPECT_EQ(peer_error("1", "port=5"), "peer 1 has no host");
   EXPECT_EQ(peer_error("1", "host=a port=0"), "invalid port: 0");

@@ -155,7 +155,8 @@ void warn_without_effect(Config& config) {
   };
   for (const auto& [name, db] : config.databases) database(db);
   if (config.wildcard) database(*config.wildcard);
-  if (!config.peers.empty()) config.warnings.push_back("[peers] is accepted, but has no effect in this version");
+  if (!config.peers.empty() && config.settings.peer_id == 0)
+    config.warnings.push_back("[peers] has no effect without peer_id: cancel requests are not forwarded");
 }
 
 }  // namespace

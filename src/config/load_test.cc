@@ -210,7 +210,8 @@ TEST(Load, WarnsOfWhatHasNoEffect) {
                    "peer_id = 0\n[peers]\n1 = host=a\n")
                   ->warnings,
               UnorderedElementsAre("pkt_buf is accepted, but has no effect in this version",
-                                   "[peers] is accepted, but has no effect in this version"));
+                                   "[peers] has no effect without peer_id: cancel requests are not forwarded"));
+  EXPECT_THAT(good("[pgbouncer]\npeer_id = 7\n[peers]\n1 = host=a\n* = host=b\n")->warnings, IsEmpty());
 }
 
 }  // namespace

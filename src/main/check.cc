@@ -104,6 +104,7 @@ void budgets(const Config& c, Findings& f) {
 void differences(const Config& c, Findings& f) {
   for (std::string_view key : config::own_setting_keys())
     if (c.given.contains(key)) f.differences.push_back(fmt::format("PgBouncer does not know the key {}", key));
+  if (c.peers.contains(0)) f.differences.push_back("PgBouncer does not know the peer *");
   if (c.settings.so_reuseport)
     f.differences.push_back(
         "so_reuseport: one process uses all cores; several are needed for rolling restarts only, and each has its own "

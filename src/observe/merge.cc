@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string_view>
 #include <tuple>
 
@@ -69,6 +70,22 @@ std::vector<PoolRow> sum_pools(std::vector<Report>& reports) {
   return sums;
 }
 
+std::vector<PeerPoolRow> sum_peer_pools(const std::vector<Report>& reports) {
+  std::map<int, PeerPoolRow> sums;
+  for (const Report& report : reports) {
+    for (const PeerPoolRow& part : report.peer_pools) {
+      PeerPoolRow& sum = sums[part.peer_id];
+      sum.peer_id = part.peer_id;
+      for (auto count : {&PeerPoolRow::cl_active_cancel_req, &PeerPoolRow::cl_waiting_cancel_req,
+                         &PeerPoolRow::sv_active_cancel, &PeerPoolRow::sv_login})
+        sum.*count += part.*count;
+    }
+  }
+  std::vector<PeerPoolRow> rows;
+  for (const auto& [id, row] : sums) rows.push_back(row);
+  return rows;
+}
+
 }  // namespace
 
 // Replaces everything that comes from workers; databases, users, settings and the other items of LISTS are not touched.
@@ -76,10 +93,12 @@ void merge(Fleet& fleet, std::vector<Report>& reports) {
   fleet.clients = in_pool_order(reports, &Report::clients);
   fleet.servers = in_pool_order(reports, &Report::servers);
   fleet.pools = sum_pools(reports);
+  fleet.peer_pools = sum_peer_pools(reports);
   fleet.stats = totals(fleet.pools);
 
   Lists& lists = fleet.lists;
   lists.pools = static_cast<int>(fleet.pools.size());
+  lists.peer_pools = static_cast<int>(fleet.peer_pools.size());
   lists.login_clients = lists.used_clients = lists.used_servers = 0;
   fleet.workers.clear();
   fleet.handed.clear();
@@ -93,6 +112,10 @@ void merge(Fleet& fleet, std::vector<Report>& reports) {
   for (const PoolRow& pool : fleet.pools) {
     for (auto count : kClientCounts) lists.used_clients += pool.*count;
     for (auto count : kServerCounts) lists.used_servers += pool.*count;
+  }
+  for (const PeerPoolRow& pool : fleet.peer_pools) {
+    lists.used_clients += pool.cl_active_cancel_req + pool.cl_waiting_cancel_req;
+    lists.used_servers += pool.sv_active_cancel + pool.sv_login;
   }
 }
 

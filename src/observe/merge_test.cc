@@ -54,6 +54,22 @@ TEST(Merge, PoolsAreSummedByKeyAndSorted) {
   EXPECT_EQ(sum.load_balance_hosts, "disable");
 }
 
+TEST(Merge, PeersAreSummedByNumber) {
+  std::vector<Report> reports(2);
+  reports[0].peer_pools = {{7, 1, 2, 3, 4}, {0, 1, 1, 1, 1}};
+  reports[1].peer_pools = {{0, 10, 20, 30, 40}, {3, 0, 0, 0, 0}};
+  Fleet fleet;
+  merge(fleet, reports);
+  std::vector<std::vector<int>> rows;
+  for (const PeerPoolRow& p : fleet.peer_pools)
+    rows.push_back({p.peer_id, p.cl_active_cancel_req, p.cl_waiting_cancel_req, p.sv_active_cancel, p.sv_login});
+  EXPECT_THAT(rows,
+              ElementsAre(ElementsAre(0, 11, 21, 31, 41), ElementsAre(3, 0, 0, 0, 0), ElementsAre(7, 1, 2, 3, 4)));
+  EXPECT_EQ(fleet.lists.peer_pools, 3);
+  EXPECT_EQ(fleet.lists.used_clients, 11 + 21 + 1 + 2);
+  EXPECT_EQ(fleet.lists.used_servers, 31 + 41 + 3 + 4);
+}
+
 TEST(Merge, EveryPoolNumberIsSummed) {
   std::vector<Report> reports(3);
   for (Report& report : reports) {

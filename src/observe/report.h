@@ -72,6 +72,16 @@ struct UserRow {                               // SHOW USERS
       current_client_connections = 0;
 };
 
+struct PeerRow {  // SHOW PEERS; made by the control thread
+  int peer_id = 0;
+  std::string host;
+  int port = 0, pool_size = 0;
+};
+
+struct PeerPoolRow {  // SHOW PEER_POOLS; one row a connection goes to, summed by number
+  int peer_id = 0, cl_active_cancel_req = 0, cl_waiting_cancel_req = 0, sv_active_cancel = 0, sv_login = 0;
+};
+
 struct DnsHostRow {  // SHOW DNS_HOSTS; made by the control thread
   std::string hostname;
   std::int64_t ttl = 0;  // seconds until the next look-up
@@ -100,6 +110,7 @@ struct Lists {  // SHOW LISTS
 struct Report {
   std::vector<SocketRow> clients, servers;
   std::vector<PoolRow> pools;
+  std::vector<PeerPoolRow> peer_pools;
   WorkerRow worker;
   int login_clients = 0;
   std::vector<session::Handed> handed;
@@ -109,7 +120,9 @@ struct Report {
 struct Fleet {
   std::vector<SocketRow> clients, servers;  // in SHOW order
   std::vector<PoolRow> pools;               // summed, sorted by database then user
+  std::vector<PeerPoolRow> peer_pools;      // summed, sorted by number
   std::vector<WorkerRow> workers;
+  std::vector<PeerRow> peers;
   std::vector<DatabaseRow> databases;
   std::vector<UserRow> users;
   std::vector<DnsHostRow> dns_hosts;

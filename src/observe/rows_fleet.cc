@@ -61,6 +61,19 @@ void user_rows(std::string& out, const Fleet& fleet) {
   }
 }
 
+void peer_rows(std::string& out, const Fleet& fleet) {
+  for (const PeerRow& row : fleet.peers)
+    wire::RowWriter(out).number(row.peer_id).text(row.host).number(row.port).number(row.pool_size);
+}
+
+void peer_pool_rows(std::string& out, const Fleet& fleet) {
+  for (const PeerPoolRow& row : fleet.peer_pools) {
+    wire::RowWriter w(out);
+    w.number(row.peer_id).number(row.cl_active_cancel_req).number(row.cl_waiting_cancel_req);
+    w.number(row.sv_active_cancel).number(row.sv_login);
+  }
+}
+
 void dns_host_rows(std::string& out, const Fleet& fleet) {
   for (const DnsHostRow& row : fleet.dns_hosts) wire::RowWriter(out).text(row.hostname).number(row.ttl).text(row.addrs);
 }

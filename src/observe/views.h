@@ -24,6 +24,7 @@ enum Gather : unsigned {
   kHanded = 1u << 9,
   kStats = 1u << 8,  // drawn from pools: merge() sums them, stats.h adds the growth
   kDns = 1u << 10,
+  kPeers = 1u << 11,
 };
 
 struct View {

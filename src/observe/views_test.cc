@@ -130,6 +130,8 @@ Fleet one_of_each() {
   fleet.databases.emplace_back();
   fleet.users.emplace_back();
   fleet.settings.push_back({"key", "v", "d", false, false, true});
+  fleet.peers.emplace_back();
+  fleet.peer_pools.emplace_back();
   fleet.stats.emplace_back();
   return fleet;
 }
@@ -262,6 +264,20 @@ TEST(Views, Lists) {
               ElementsAre("databases|1", "users|2", "peers|3", "pools|4", "peer_pools|5", "free_clients|6",
                           "used_clients|7", "login_clients|8", "free_servers|9", "used_servers|10", "dns_names|11",
                           "dns_zones|12", "dns_queries|13", "dns_pending|0"));
+}
+
+TEST(Views, Peers) {
+  Fleet fleet;
+  fleet.peers = {{0, "pods.svc", 6432, 20}, {7, "/sock", 1, 2}};
+  fleet.peer_pools = {{7, 1, 2, 3, 4}};
+  EXPECT_THAT(shown("PEERS", fleet), ElementsAre("0|pods.svc|6432|20", "7|/sock|1|2"));
+  EXPECT_THAT(shown("PEER_POOLS", fleet), ElementsAre("7|1|2|3|4"));
+}
+
+// What hands out descriptors goes a way of its own.
+TEST(Views, OnlyFdsAndTakeoverAreHanded) {
+  for (const View& view : views())
+    EXPECT_EQ((view.gather & kHanded) != 0, view.name == "FDS" || view.name == "TAKEOVER") << view.name;
 }
 
 TEST(Views, Dns) {

@@ -12,7 +12,7 @@ void CancelLink::begin(Client& client, ClientHandle requester) {
   Server* server = client.server;
   auto settle = [&](LogLevel level, std::string_view text) {
     env.log(level, "{}", text);
-    env.cancel_done(requester);
+    env.cancel_done(requester, text);
   };
   if (client.phase() == Client::Phase::console || client.phase() == Client::Phase::asking) {
     env.cancel_console(client);
@@ -95,7 +95,7 @@ void CancelLink::end(std::string_view reason) {
   permit_.reset();
   Env& env = pool_->env;
   env.bury(this);
-  env.cancel_done(requester_);
+  env.cancel_done(requester_, reason);
   if (sent_ && target_) target_->cancel_finished();
   pool_->next_cancel();
 }

@@ -146,8 +146,10 @@ class Env {
   virtual void evict_idle(pool::PoolShared& wanted, pool::Permit::Refused why) = 0;
   virtual void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) = 0;
   virtual void cancel(const wire::SentKey& key, ClientHandle requester) = 0;
-  virtual void cancel_done(ClientHandle requester) = 0;
+  // `reason` is a literal: it goes to other threads.
+  virtual void cancel_done(ClientHandle requester, std::string_view reason) = 0;
   virtual void resolve(std::string host, Server* server) = 0;
+  virtual void resolve_peer(std::string host, std::uint64_t question) = 0;  // Peers::resolved() follows
   // PAM or LDAP, in another thread; Client::judged() follows. False: too many are waiting for that.
   virtual bool judge(Client& client, auth::ExternalRequest request) = 0;
   // To the control thread.

@@ -534,7 +534,7 @@ void Pool::next_cancel() {
   if (target)
     CancelLink::begin(*target, first.requester);
   else
-    env.cancel_done(first.requester);
+    env.cancel_done(first.requester, "not sending cancel request for client that is now idle");
 }
 
 }  // namespace pgf::session

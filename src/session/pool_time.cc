@@ -67,7 +67,7 @@ void Pool::tick(Usec now) {
   });
   while (!queued_cancels_.empty() && s.cancel_wait_timeout > 0 &&
          now - queued_cancels_.front().since > s.cancel_wait_timeout) {
-    env.cancel_done(queued_cancels_.front().requester);
+    env.cancel_done(queued_cancels_.front().requester, "cancel_wait_timeout");
     queued_cancels_.pop_front();
   }
   if (wanted()) service();

@@ -17,7 +17,7 @@ inline constexpr int kCancelTtl = 3;
 CancelKey make_cancel_key(std::span<const std::uint8_t, 8> random, int peer_id);
 int cancel_key_peer(const CancelKey& key);
 int cancel_key_ttl(const CancelKey& key);
-void set_cancel_key_ttl(CancelKey& key, int ttl);
+void set_cancel_key_ttl(CancelKey& key, int ttl);  // how often it may still be forwarded
 
 // As long in all as PostgreSQL 18's: a process id of 4 bytes and a secret of 32.
 using KeyTail = std::array<std::uint8_t, 28>;

@@ -28,6 +28,15 @@ TEST(CancelKey, PeerIdsComeBack) {
   }
 }
 
+// Byte by byte what a PgBouncer (1.21 and later) with peer_id 258 hands out and expects back, after two forwards.
+TEST(CancelKey, LayoutIsPgBouncers) {
+  CancelKey key = make_cancel_key(std::array<std::uint8_t, 8>{0xd5, 0xff, 0xff, 0x11, 0x22, 0x33, 0x44, 0x5c}, 258);
+  EXPECT_EQ(key, (CancelKey{0x55, 0x02, 0x01, 0x11, 0x22, 0x33, 0x44, 0x5f}));
+  set_cancel_key_ttl(key, cancel_key_ttl(key) - 1);
+  set_cancel_key_ttl(key, cancel_key_ttl(key) - 1);
+  EXPECT_EQ(key, (CancelKey{0x55, 0x02, 0x01, 0x11, 0x22, 0x33, 0x44, 0x5d}));
+}
+
 // A key goes through at most three forwards and is compared whole at its owner: nothing but the two bits may change.
 TEST(CancelKey, TtlChangesTwoBitsOnly) {
   CancelKey key{1, 2, 3, 4, 5, 6, 7, 0xab};

@@ -286,6 +286,9 @@ std::string Control::reload() {
                  p->database.name);
     if (before && after && config::needs_new_servers(*before, *after)) p->end_generation();
   }
+  for (const auto& [id, peer] : fleet_.config->peers)
+    if (!next->peers.contains(id))
+      fleet_.log(LogLevel::warning, "dropping peer {} as it does not exist anymore", session::peer_name(id));
   reopen_log_(next->settings);
   fleet_.resolver->configure(resolver_times(next->settings));
   fleet_.resolver->reopen();

@@ -99,6 +99,11 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
   if (parts & (observe::kDatabases | observe::kLists)) fill_databases(view);
   if (parts & (observe::kUsers | observe::kLists)) fill_users(view);
   if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
+  if (parts & observe::kPeers) {
+    for (const auto& [id, peer] : fleet_.config->peers)
+      view.peers.push_back({id, peer.host, peer.port,
+                            peer.pool_size.value_or(static_cast<int>(fleet_.config->settings.default_pool_size))});
+  }
   if (parts & observe::kSettings) view.settings = config::show(fleet_.config->settings);
   if (parts & observe::kLists) {
     view.lists.databases = static_cast<int>(view.databases.size());

@@ -9,6 +9,7 @@
 #include "observe/report.h"
 #include "session/env.h"
 #include "session/handover.h"
+#include "session/peer.h"
 
 namespace pgf::worker {
 
@@ -48,6 +49,16 @@ struct Cancel {  // for a client of yours
 };
 struct CancelDone {
   session::ClientHandle requester;
+  std::string_view reason;  // a literal
+};
+struct ForwardCancel {  // to a peer that you serve
+  session::Forward what;
+  session::ClientHandle requester;
+};
+struct PeerResolved {
+  std::uint64_t question;
+  std::vector<net::Address> addresses;
+  std::string error;
 };
 struct Resolved {
   session::Server* server;
@@ -104,9 +115,9 @@ struct TakeOver {  // clients and servers of the process before us that are your
 };
 
 struct ToWorker {
-  using Body =
-      std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel, CancelDone,
-                   Resolved, Judged, HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather, TakeOver>;
+  using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel,
+                            CancelDone, ForwardCancel, PeerResolved, Resolved, Judged, HostMoved, ConsoleReply,
+                            NewConfig, Command, KillClient, Gather, TakeOver>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;

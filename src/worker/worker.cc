@@ -101,6 +101,7 @@ void Worker::end() {
   for (session::Client* c : dead_clients_) delete c;
   for (session::Server* s : dead_servers_) delete s;
   for (session::CancelLink* l : dead_links_) delete l;
+  peers_.abandon();
   pools_.clear();
   engine_.reset();  // in the thread that made it
 }
@@ -121,6 +122,7 @@ Usec Worker::on_turn(Usec now) {
   dead_clients_.clear();
   dead_servers_.clear();
   dead_links_.clear();
+  peers_.sweep();
   return next;
 }
 
@@ -137,6 +139,7 @@ void Worker::tick(Usec now) {
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
         pool(shared.directory.pool(name, *db.user));
   each_pool([now](session::Pool& p) { p.tick(now); });
+  peers_.tick(now);
   for (auto& p : pools_)
     if (p && p->disused(now)) p.reset();
 }
@@ -274,22 +277,37 @@ void Worker::fail_waiters(pool::PoolShared& p, std::string sqlstate, std::string
 }
 
 void Worker::cancel(const wire::SentKey& key, session::ClientHandle requester) {
-  session::ClientHandle target = shared.cancels.find(key.key);
-  if (target.worker < 0) {
-    log(LogLevel::debug, "failed cancel request");
-    return post(CancelDone{requester});
+  // First of all here, whatever number it names: peer_id may have been another one when the key was made.
+  wire::SentKey ours = key;
+  session::ClientHandle target = shared.cancels.find(ours.key);
+  if (target.worker < 0 && settings().peer_id > 0) {
+    wire::set_cancel_key_ttl(ours.key, wire::kCancelTtl);
+    target = shared.cancels.find(ours.key);
   }
-  fleet_.worker(target.worker).post(Cancel{target, key, requester});
+  if (target.worker >= 0) return fleet_.worker(target.worker).post(Cancel{target, ours, requester});
+  auto forward = session::route_cancel(*config, key);
+  if (!forward) {
+    log(LogLevel::debug, "{}", forward.error());
+    return cancel_done(requester, forward.error());
+  }
+  log(LogLevel::debug, "forwarding cancellation request to peer {}", session::peer_name(forward->peer));
+  fleet_.worker(forward->peer % shared.workers).post(ForwardCancel{*forward, requester});
 }
 
-void Worker::cancel_done(session::ClientHandle requester) {
-  if (requester.worker >= 0) fleet_.worker(requester.worker).post(CancelDone{requester});
+void Worker::cancel_done(session::ClientHandle requester, std::string_view reason) {
+  if (requester.worker >= 0) fleet_.worker(requester.worker).post(CancelDone{requester, reason});
 }
 
 void Worker::resolve(std::string host, session::Server* server) {
   resolver->start(host, [this, server, id = server->id, p = &server->pool->shared](
                             const std::vector<net::Address>& addresses, const std::string& error) {
     post(Resolved{server, id, p, addresses, error});
+  });
+}
+
+void Worker::resolve_peer(std::string host, std::uint64_t question) {
+  resolver->start(host, [this, question](const std::vector<net::Address>& addresses, const std::string& error) {
+    post(PeerResolved{question, addresses, error});
   });
 }
 

@@ -47,8 +47,9 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void evict_idle(pool::PoolShared& wanted, pool::Permit::Refused why) override;
   void fail_waiters(pool::PoolShared& pool, std::string sqlstate, std::string text) override;
   void cancel(const wire::SentKey& key, session::ClientHandle requester) override;
-  void cancel_done(session::ClientHandle requester) override;
+  void cancel_done(session::ClientHandle requester, std::string_view reason) override;
   void resolve(std::string host, session::Server* server) override;
+  void resolve_peer(std::string host, std::uint64_t question) override;
   bool judge(session::Client& client, auth::ExternalRequest request) override;
   void console(session::Client& client, std::string command) override;
   void cancel_console(session::Client& client) override;
@@ -63,6 +64,8 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void receive(EvictIdle&);
   void receive(Cancel&);
   void receive(CancelDone&);
+  void receive(ForwardCancel&);
+  void receive(PeerResolved&);
   void receive(Resolved&);
   void receive(Judged&);
   void receive(HostMoved&);
@@ -88,6 +91,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void report_handed(observe::Report& report);
   void report_servers(observe::Report& report);
   void report_pools(observe::Report& report);
+  void report_peers(observe::Report& report);
 
   Fleet& fleet_;
   std::unique_ptr<net::Engine> engine_;
@@ -103,6 +107,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   std::vector<session::Client*> dead_clients_;
   std::vector<session::Server*> dead_servers_;
   std::vector<session::CancelLink*> dead_links_;
+  session::Peers peers_{*this};      // those that this worker serves
   std::uint64_t freeze_ticket_ = 0;  // SUSPEND waits for our answer
   Usec freeze_since_ = 0;
   Usec next_tick_ = 0, busy_since_ = 0, busy_sum_ = 0, window_start_ = 0;

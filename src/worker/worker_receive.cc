@@ -39,13 +39,16 @@ void Worker::receive(EvictIdle& m) { pool(*m.pool).evict_one(); }
 
 void Worker::receive(Cancel& m) {
   Client* client = find(m.target);
-  if (!client || !client->owns(m.key)) return cancel_done(m.requester);
+  if (!client || !client->owns(m.key)) return cancel_done(m.requester, "failed cancel request");
   session::CancelLink::begin(*client, m.requester);
 }
 
 void Worker::receive(CancelDone& m) {
-  if (Client* client = find(m.requester)) client->cancel_settled("successfully sent cancel request");
+  if (Client* client = find(m.requester)) client->cancel_settled(m.reason);
 }
+
+void Worker::receive(ForwardCancel& m) { peers_.forward(m.what, m.requester); }
+void Worker::receive(PeerResolved& m) { peers_.resolved(m.question, m.addresses, m.error); }
 
 void Worker::receive(Resolved& m) {
   Server* found = nullptr;  // the server may be gone, its address taken by another
@@ -81,6 +84,7 @@ void Worker::receive(NewConfig& m) {
       p.recycle();
   });
   each_pool([](session::Pool& p) { p.service(); });
+  peers_.configure();
   fleet_.to_control(Done{m.ticket});
 }
 
@@ -272,6 +276,23 @@ void Worker::report_servers(observe::Report& report) {
     };
     for (auto* l : {&p.active, &p.idle, &p.tested, &p.login, &p.held_back, &p.moving}) l->each(add);
   });
+  peers_.each_pool([&](session::PeerPool& p) {
+    p.links.each([&](session::PeerLink& l) {
+      observe::SocketRow row;
+      row.type = 'S';
+      row.user = "(nouser)";
+      row.database = "(nodb)";
+      row.state = l.sent() ? "active_cancel" : "new";
+      row.addr = l.address();
+      row.port = l.port();
+      if (l.stream()) local_end(row, l.stream()->fd());
+      row.connect_time = row.request_time = wall(l.started(), now());
+      row.ptr = reinterpret_cast<std::uint64_t>(&l);
+      row.id = l.id;
+      row.worker = worker;
+      report.servers.push_back(std::move(row));
+    });
+  });
 }
 
 void Worker::report_pools(observe::Report& report) {
@@ -308,6 +329,19 @@ void Worker::report_pools(observe::Report& report) {
   });
 }
 
+void Worker::report_peers(observe::Report& report) {
+  peers_.each_pool([&](session::PeerPool& p) {
+    observe::PeerPoolRow row;
+    row.peer_id = p.id;
+    row.cl_waiting_cancel_req = static_cast<int>(p.waiting());
+    p.links.each([&](session::PeerLink& l) {
+      ++(l.sent() ? row.sv_active_cancel : row.sv_login);
+      row.cl_active_cancel_req += l.sent();
+    });
+    report.peer_pools.push_back(row);
+  });
+}
+
 void Worker::receive(TakeOver& m) {
   load.fetch_add(static_cast<int>(std::ranges::count(m.rows, session::Handed::Task::client, &session::Handed::task)),
                  std::memory_order_relaxed);
@@ -332,6 +366,7 @@ void Worker::receive(Gather& m) {
   if (m.clients) report_clients(answer.report);
   if (m.servers) report_servers(answer.report);
   report_pools(answer.report);
+  report_peers(answer.report);
   observe::WorkerRow& w = answer.report.worker;
   w.worker = worker;
   w.engine = engine->name();

@@ -30,7 +30,7 @@ if os.geteuid() == 0:  # PostgreSQL and the pooler refuse root
     os.setuid(who.pw_uid)
     os.environ["HOME"] = "/tmp"
     os.environ["USER"] = os.environ["LOGNAME"] = who.pw_name
-for name in [n for n in os.environ if n.startswith("PG")]:
+for name in [n for n in os.environ if n.startswith("PG") and n != "PGBOUNCER"]:
     del os.environ[name]
 os.environ.setdefault("PGCONNECT_TIMEOUT", "60")
 
@@ -263,6 +263,9 @@ class Pooler:
         server = f"host=127.0.0.1 port={pg.port}"
         self.databases = {"p0": f"{server} dbname=p0", "p1": f"{server} dbname=p1"}
         self.users = {}
+        self.peers = {}
+        self.exe = EXE
+        self.host = "127.0.0.1"
         self.extra_env = {}
         self.userlist = {role: (PASSWORD if how else "") for role, how in ROLES.items()}
 
@@ -274,7 +277,7 @@ class Pooler:
         users = "".join('"%s" "%s"\n' % (u.replace('"', '""'), p.replace('"', '""')) for u, p in self.userlist.items())
         (self.dir / "users.txt").write_text(users)
         section = lambda d: "".join(f"{k} = {v}\n" for k, v in d.items() if v is not None)  # noqa: E731
-        self.ini.write_text(f"[databases]\n{section(self.databases)}\n[users]\n{section(self.users)}\n"
+        self.ini.write_text(f"[databases]\n{section(self.databases)}\n[users]\n{section(self.users)}\n[peers]\n{section(self.peers)}\n"
                             f"[pgbouncer]\n{section(self.settings)}")
 
     def spawn(self, *flags):
@@ -284,7 +287,7 @@ class Pooler:
         env.setdefault("TSAN_OPTIONS", suffix)
         env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:" + suffix)
         env |= self.extra_env
-        self.proc = subprocess.Popen([EXE, *flags, self.ini], stdout=subprocess.DEVNULL,
+        self.proc = subprocess.Popen([self.exe, *flags, self.ini], stdout=subprocess.DEVNULL,
                                      stderr=open(self.stderr, "a"), cwd=self.dir, env=env)
         return self
 
@@ -352,7 +355,7 @@ class Pooler:
                                      timeout=PATIENCE, **kw)
 
     def wire(self, **kw):
-        return Wire(self.port, **kw)
+        return Wire(self.port, **{"host": self.host, **kw})
 
     def login(self, user="alice", database="p0", password="", **params):
         return self.wire().login(user, database, password, **params)
