@@ -35,6 +35,7 @@ struct SocketRow {  // SHOW CLIENTS / SHOW SERVERS
   std::size_t unsent = 0;  // bytes that this socket has not taken yet
   std::uint64_t id = 0;
   int worker = 0;
+  std::string address;  // servers: as SHOW HOSTS names it
 };
 
 struct PoolRow {  // one pool's part on one worker; the control thread sums over workers
@@ -70,6 +71,20 @@ struct UserRow {                               // SHOW USERS
   int pool_size = -1, reserve_pool_size = -1;  // -1 = unset (shown as an empty string)
   int max_user_connections = 0, current_connections = 0, max_user_client_connections = 0,
       current_client_connections = 0;
+};
+
+struct HostRow {  // SHOW HOSTS; made by the control thread
+  std::string database, host;
+  int port = 5432;
+  std::string address;  // empty = NULL: its name has not been asked for
+  int weight = 1;
+  std::string role = "unknown", state = "unknown";
+  Usec since = 0;  // wall clock, 0 = NULL
+  int open = 0, active = 0;
+  std::uint64_t failures = 0;
+  Usec next_try = 0;       // from now
+  std::string last_error;  // empty = NULL
+  Usec latency = 0;        // of its last answer
 };
 
 struct DnsHostRow {  // SHOW DNS_HOSTS; made by the control thread
@@ -112,6 +127,7 @@ struct Fleet {
   std::vector<WorkerRow> workers;
   std::vector<DatabaseRow> databases;
   std::vector<UserRow> users;
+  std::vector<HostRow> hosts;
   std::vector<DnsHostRow> dns_hosts;
   std::vector<DnsZoneRow> dns_zones;
   Lists lists;

@@ -28,6 +28,7 @@ void totals_rows(std::string& out, const Fleet& fleet);
 void pool_rows(std::string& out, const Fleet& fleet);
 void database_rows(std::string& out, const Fleet& fleet);
 void user_rows(std::string& out, const Fleet& fleet);
+void host_rows(std::string& out, const Fleet& fleet);
 void dns_host_rows(std::string& out, const Fleet& fleet);
 void dns_zone_rows(std::string& out, const Fleet& fleet);
 void memory_rows(std::string& out, const Fleet& fleet);

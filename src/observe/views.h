@@ -24,6 +24,7 @@ enum Gather : unsigned {
   kHanded = 1u << 9,
   kStats = 1u << 8,  // drawn from pools: merge() sums them, stats.h adds the growth
   kDns = 1u << 10,
+  kHosts = 1u << 11,  // with kServers: for the counts
 };
 
 struct View {

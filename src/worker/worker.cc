@@ -98,6 +98,7 @@ void Worker::end() {
     c->stream->close();
     delete c;
   }
+  prober_.abandon();
   each_pool([](session::Pool& p) { p.abandon(); });
   for (session::Client* c : dead_clients_) delete c;
   for (session::Server* s : dead_servers_) delete s;
@@ -137,6 +138,7 @@ void Worker::tick(Usec now) {
     for (const auto& [name, db] : config->databases)
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
         pool(shared.directory.pool(name, *db.user));
+  prober_.tick(now);
   each_pool([now](session::Pool& p) { p.tick(now); });
   for (auto& p : pools_)
     if (p && p->disused(now)) p.reset();
@@ -288,10 +290,13 @@ void Worker::cancel_done(session::ClientHandle requester) {
 }
 
 void Worker::resolve(std::string host, session::Server* server) {
-  resolver->start(host, [this, server, id = server->id, p = &server->pool->shared](
-                            const std::vector<net::Address>& addresses, const std::string& error) {
-    post(Resolved{server, id, p, addresses, error});
-  });
+  resolver->start(
+      host,
+      [this, server, id = server->id, p = &server->pool->shared](const std::vector<net::Address>& addresses,
+                                                                 const std::string& error) {
+        post(Resolved{server, id, p, addresses, error});
+      },
+      server->pool->entry().load_balance_hosts == config::LoadBalance::disable);
 }
 
 bool Worker::judge(session::Client& client, auth::ExternalRequest request) {
