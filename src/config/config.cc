@@ -44,6 +44,7 @@ PoolPolicy resolve(const Config& config, const Database& db, const std::string& 
   policy.transaction_timeout = user.transaction_timeout.value_or(s.transaction_timeout);
   policy.server_lifetime = db.server_lifetime.value_or(s.server_lifetime);
   policy.connect_timeout = db.connect_timeout.value_or(s.server_connect_timeout);
+  if (s.server_connect_timeout > 0) policy.connect_timeout = std::min(policy.connect_timeout, s.server_connect_timeout);
   return policy;
 }
 
@@ -74,8 +75,10 @@ std::optional<Database> find_database(const Config& config, const std::string& n
 }
 
 bool needs_new_servers(const Database& a, const Database& b) {
-  return server_dbname(a) != server_dbname(b) || a.host != b.host || a.ports != b.ports || a.user != b.user ||
-         a.connect_query != b.connect_query || a.auth_dbname != b.auth_dbname || a.auth_query != b.auth_query ||
+  const bool lists = a.hosts.size() > 1 && b.hosts.size() > 1;
+  return server_dbname(a) != server_dbname(b) || (!lists && (a.host != b.host || a.ports != b.ports)) ||
+         a.user != b.user || a.target_session_attrs != b.target_session_attrs || a.connect_query != b.connect_query ||
+         a.auth_dbname != b.auth_dbname || a.auth_query != b.auth_query ||
          a.load_balance_hosts != b.load_balance_hosts || a.sslnegotiation != b.sslnegotiation;
 }
 

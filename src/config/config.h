@@ -33,6 +33,7 @@ struct Database {
   std::optional<Usec> connect_timeout;
   SslNegotiation sslnegotiation = SslNegotiation::postgres;  // direct: TLS from the first byte (PostgreSQL 17)
   LoadBalance load_balance_hosts = LoadBalance::round_robin;
+  TargetSession target_session_attrs = TargetSession::any;
   std::string connect_query;
   std::string client_encoding, datestyle, timezone, application_name;
   std::uint16_t protocol_minor = 0;  // of protocol 3, asked of the server; what it answers counts
@@ -93,6 +94,7 @@ ClientPolicy resolve_client(const Config& config, const Database& db, const std:
 std::optional<Database> find_database(const Config& config, const std::string& name);
 
 // True when a change from a to b obliges every server connection of the entry to be replaced (settings.md section 3).
+// A list that only gains or loses hosts is none: servers of hosts that stay may stay (Pool::check_places).
 bool needs_new_servers(const Database& a, const Database& b);
 
 // "a, b c" -> whole-token membership as in admin_users; delimiters are commas and blanks.

@@ -1,5 +1,6 @@
 #include "config/config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -116,8 +117,9 @@ TEST(FindDatabase, TemplateWithFixedDbname) {
 }
 
 TEST(NeedsNewServers, OnlyForWhatAServerConnectionDependsOn) {
-  for (const char* change : {"dbname=x", "host=x", "port=1", "user=x", "connect_query=x", "auth_dbname=x",
-                             "auth_query=x", "load_balance_hosts=disable", "sslnegotiation=direct"})
+  for (const char* change :
+       {"dbname=x", "host=x", "port=1", "user=x", "connect_query=x", "auth_dbname=x", "auth_query=x",
+        "load_balance_hosts=disable", "sslnegotiation=direct", "target_session_attrs=standby", "host=a,b"})
     EXPECT_TRUE(needs_new_servers(db(""), db(change))) << change;
   EXPECT_TRUE(needs_new_servers(db("user=x"), db("")));
   for (const char* change :
@@ -125,6 +127,17 @@ TEST(NeedsNewServers, OnlyForWhatAServerConnectionDependsOn) {
         "server_lifetime=1", "query_wait_timeout=1", "connect_timeout=1", "client_encoding=x", "datestyle=x",
         "timezone=x", "application_name=x", "auth_user=x", "dbname=d"})
     EXPECT_FALSE(needs_new_servers(db(""), db(change))) << change;
+  // A list that gains, loses or moves some: those that stay keep their servers.
+  EXPECT_FALSE(needs_new_servers(db("host=a,b"), db("host=c,b,a port=1,2,3")));
+  EXPECT_TRUE(needs_new_servers(db("host=a,b"), db("host=a")));
+}
+
+TEST(Resolve, ServerConnectTimeoutIsTheCap) {
+  for (auto [own, global, expected] : {std::tuple{20, 15, 15}, {5, 15, 5}, {5, 0, 5}, {0, 7, 7}}) {
+    auto c = config_of(
+        fmt::format("[pgbouncer]\nserver_connect_timeout={}\n[databases]\nd=connect_timeout={}\n", global, own));
+    EXPECT_EQ(resolve(*c, c->databases.at("d"), "u").connect_timeout, expected * kSecond) << own << ' ' << global;
+  }
 }
 
 TEST(Reload, KeepsBootOnlyAndUnsetNullDefaults) {

@@ -108,6 +108,12 @@ Outcome database_load_balance(Database& db, const std::string& value) {
   db.load_balance_hosts = *policy;
   return {};
 }
+Outcome database_target_session(Database& db, const std::string& value) {
+  auto target = parse_keyword<TargetSession>(value);
+  if (!target) return fail("invalid target_session_attrs: " + value);
+  db.target_session_attrs = *target;
+  return {};
+}
 Outcome database_sslnegotiation(Database& db, const std::string& value) {
   auto how = parse_keyword<SslNegotiation>(value);
   if (!how) return fail("invalid sslnegotiation: " + value);
@@ -150,6 +156,7 @@ constexpr Key<Database> kDatabaseKeys[] = {
     {"query_wait_timeout", seconds<D, &D::query_wait_timeout>},
     {"connect_timeout", database_connect_timeout},
     {"load_balance_hosts", database_load_balance},
+    {"target_session_attrs", database_target_session},
     {"max_protocol_version", database_protocol},
     {"sslnegotiation", database_sslnegotiation},
     {"connect_query", text<D, &D::connect_query>},

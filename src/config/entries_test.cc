@@ -116,6 +116,7 @@ TEST(Database, Refusals) {
   EXPECT_EQ(db_error("", "pgbouncer"), "database name \"pgbouncer\" is reserved");
   EXPECT_EQ(db_error("pool_mode=x"), "invalid pool mode: x");
   EXPECT_EQ(db_error("load_balance_hosts=x"), "invalid load_balance_hosts: x");
+  EXPECT_EQ(db_error("target_session_attrs=master"), "invalid target_session_attrs: master");
   for (std::string version : {"3", "3.1", "3.3", "2.0", "3.2 "})
     EXPECT_EQ(db_error("max_protocol_version='" + version + "'"), "invalid max_protocol_version: " + version);
   EXPECT_EQ(db_error("connect_timeout=x"), "invalid connect_timeout: x");
@@ -129,6 +130,12 @@ TEST(Database, LoadBalance) {
   EXPECT_EQ(db("load_balance_hosts=round-robin").load_balance_hosts, LoadBalance::round_robin);
   EXPECT_EQ(db("load_balance_hosts=random").load_balance_hosts, LoadBalance::random);
   EXPECT_EQ(to_text(db("load_balance_hosts=least-conn").load_balance_hosts), "least-conn");
+}
+
+TEST(Database, TargetSessionAttrs) {
+  EXPECT_EQ(db("").target_session_attrs, TargetSession::any);
+  EXPECT_EQ(db("target_session_attrs=read-write").target_session_attrs, TargetSession::read_write);
+  EXPECT_EQ(db("target_session_attrs=prefer-standby").target_session_attrs, TargetSession::prefer_standby);
 }
 
 TEST(Database, SslNegotiation) {

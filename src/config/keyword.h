@@ -40,6 +40,13 @@ inline constexpr std::array<Word<LoadBalance>, 4> kLoadBalances{{{"disable", Loa
                                                                  {"round-robin", LoadBalance::round_robin},
                                                                  {"random", LoadBalance::random},
                                                                  {"least-conn", LoadBalance::least_conn}}};
+inline constexpr std::array<Word<TargetSession>, 6> kTargetSessions{
+    {{"any", TargetSession::any},
+     {"read-write", TargetSession::read_write},
+     {"read-only", TargetSession::read_only},
+     {"primary", TargetSession::primary},
+     {"standby", TargetSession::standby},
+     {"prefer-standby", TargetSession::prefer_standby}}};
 inline constexpr std::array<Word<IoEngine>, 3> kIoEngines{
     {{"auto", IoEngine::auto_}, {"io_uring", IoEngine::io_uring}, {"epoll", IoEngine::epoll}}};
 
@@ -48,6 +55,7 @@ constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
 constexpr std::span<const Word<SslMode>> words(SslMode) { return kSslModes; }
 constexpr std::span<const Word<SslNegotiation>> words(SslNegotiation) { return kSslNegotiations; }
 constexpr std::span<const Word<LoadBalance>> words(LoadBalance) { return kLoadBalances; }
+constexpr std::span<const Word<TargetSession>> words(TargetSession) { return kTargetSessions; }
 constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
 
 template <class E>

@@ -147,14 +147,6 @@ void warn_without_effect(Config& config) {
     if (row.value != row.default_value)
       config.warnings.push_back(fmt::format("{} is accepted, but has no effect in this version", row.key));
   }
-  auto database = [&](const Database& db) {
-    if (db.load_balance_hosts == LoadBalance::random || db.load_balance_hosts == LoadBalance::least_conn)
-      config.warnings.push_back(
-          fmt::format("database {}: load_balance_hosts = {} is not in this version, hosts are used in turn", db.name,
-                      to_text(db.load_balance_hosts)));
-  };
-  for (const auto& [name, db] : config.databases) database(db);
-  if (config.wildcard) database(*config.wildcard);
   if (!config.peers.empty() && config.settings.peer_id == 0)
     config.warnings.push_back("[peers] has no effect without peer_id: cancel requests are not forwarded");
 }

@@ -182,14 +182,6 @@ TEST(AuthFileLoading, ReadUnlessNotNeeded) {
   }
 }
 
-TEST(Load, DatabaseKeysWithoutEffectAreNamed) {
-  auto c = good(
-      "[databases]\na = host=x,y load_balance_hosts=random auth_user=u\nb = host=x,y load_balance_hosts=disable\n"
-      "* = auth_dbname=a\n[pgbouncer]\n");
-  EXPECT_THAT(c->warnings,
-              ElementsAre("database a: load_balance_hosts = random is not in this version, hosts are used in turn"));
-}
-
 TEST(AuthFileLoading, MissingIsAWarning) {
   auto c = good("[pgbouncer]\nauth_file = u.txt\n");
   EXPECT_THAT(c->warnings, ElementsAre("could not open auth_file u.txt: No such file or directory"));

@@ -16,6 +16,7 @@ enum class AuthType { any, trust, plain, md5, cert, hba, ldap, pam, scram_sha_25
 enum class SslMode { disable, allow, prefer, require, verify_ca, verify_full };
 enum class SslNegotiation { postgres, direct };
 enum class LoadBalance { disable, round_robin, random, least_conn };
+enum class TargetSession { any, read_write, read_only, primary, standby, prefer_standby };
 enum class IoEngine { auto_, io_uring, epoll };
 
 // Member name = key name. Durations are Usec whatever the unit in the file; int64 for int and uint; bool for 0/1 flags

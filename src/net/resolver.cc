@@ -42,14 +42,14 @@ void Resolver::wake() {
   [[maybe_unused]] ssize_t n = ::write(wake_fd_, &one, sizeof one);
 }
 
-std::vector<Address> Resolver::Name::take_turn() {
+std::vector<Address> Resolver::Name::take_turn(bool in_order) {
   std::vector<Address> result = usable;
-  if (!result.empty())
+  if (!result.empty() && !in_order)
     std::ranges::rotate(result, result.begin() + static_cast<std::ptrdiff_t>(turn++ % result.size()));
   return result;
 }
 
-void Resolver::start(const std::string& host, Done done) {
+void Resolver::start(const std::string& host, Done done, bool in_order) {
   if (auto literal = parse_ip(host, 0)) return done({*literal}, {});
   std::vector<Address> addresses;
   std::string error;
@@ -61,11 +61,11 @@ void Resolver::start(const std::string& host, Done done) {
     Name& name = it->second;
     if (std::string zone = zone_of(host); fresh && !zone.empty()) ++zones_[zone].hosts;
     if (name.running || name.good_until <= now) {
-      name.waiting.push_back(std::move(done));
+      name.waiting.emplace_back(std::move(done), in_order);
       if (!name.running) ask(host, name);
       return;
     }
-    addresses = name.take_turn();
+    addresses = name.take_turn(in_order);
     error = name.error;
   }
   done(addresses, error);
@@ -140,7 +140,8 @@ void Resolver::found(const std::string& host, DnsChannel::Found answer) {
       moved = !name.known.empty() && name.known != answer.addresses;  // both sorted
       name.known = answer.addresses;
     }
-    for (Done& done : std::exchange(name.waiting, {})) waiting.emplace_back(std::move(done), name.take_turn());
+    for (auto& [done, in_order] : std::exchange(name.waiting, {}))
+      waiting.emplace_back(std::move(done), name.take_turn(in_order));
   }
   if (moved && options_.moved) options_.moved(host, answer.addresses);
   for (auto& [done, addresses] : waiting) done(addresses, answer.error);

@@ -35,7 +35,7 @@ struct ResolverOptions {
 // Thread-safe.
 class Resolver {
  public:
-  // Exactly one of the two is non-empty. Addresses have port 0; whoever takes the first takes his turn.
+  // Exactly one of the two is non-empty. Addresses have port 0.
   using Done = std::function<void(const std::vector<Address>& addresses, const std::string& error)>;
 
   explicit Resolver(ResolverOptions options = {});
@@ -45,7 +45,8 @@ class Resolver {
 
   // `done` is called once: for a literal or a name in the cache inside this call, in the caller's thread; otherwise
   // later, in the resolver's thread, where it should do no more than post to a mailbox.
-  void start(const std::string& host, Done done);
+  // Each caller gets the next address first, unless it wants them in the resolver's order.
+  void start(const std::string& host, Done done, bool in_order = false);
 
   void configure(const ResolverTimes& times);
   void reopen();  // RELOAD: reads the resolv.conf again as soon as no answer is awaited
@@ -75,9 +76,9 @@ class Resolver {
     std::size_t turn = 0;
     Usec good_until = -1;
     bool running = false;
-    std::vector<Done> waiting;
+    std::vector<std::pair<Done, bool>> waiting;  // in_order
 
-    std::vector<Address> take_turn();
+    std::vector<Address> take_turn(bool in_order);
   };
   struct ZoneState {
     std::uint32_t serial = 0;

@@ -35,6 +35,7 @@ struct SocketRow {  // SHOW CLIENTS / SHOW SERVERS
   std::size_t unsent = 0;  // bytes that this socket has not taken yet
   std::uint64_t id = 0;
   int worker = 0;
+  std::string address;  // servers: as SHOW HOSTS names it
 };
 
 struct PoolRow {  // one pool's part on one worker; the control thread sums over workers
@@ -82,6 +83,20 @@ struct PeerPoolRow {  // SHOW PEER_POOLS; one row a connection goes to, summed b
   int peer_id = 0, cl_active_cancel_req = 0, cl_waiting_cancel_req = 0, sv_active_cancel = 0, sv_login = 0;
 };
 
+struct HostRow {  // SHOW HOSTS; made by the control thread
+  std::string database, host;
+  int port = 5432;
+  std::string address;  // empty = NULL: its name has not been asked for
+  int weight = 1;
+  std::string role = "unknown", state = "unknown";
+  Usec since = 0;  // wall clock, 0 = NULL
+  int open = 0, active = 0;
+  std::uint64_t failures = 0;
+  Usec next_try = 0;       // from now
+  std::string last_error;  // empty = NULL
+  Usec latency = 0;        // of its last answer
+};
+
 struct DnsHostRow {  // SHOW DNS_HOSTS; made by the control thread
   std::string hostname;
   std::int64_t ttl = 0;  // seconds until the next look-up
@@ -125,6 +140,7 @@ struct Fleet {
   std::vector<PeerRow> peers;
   std::vector<DatabaseRow> databases;
   std::vector<UserRow> users;
+  std::vector<HostRow> hosts;
   std::vector<DnsHostRow> dns_hosts;
   std::vector<DnsZoneRow> dns_zones;
   Lists lists;

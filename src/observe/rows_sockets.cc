@@ -64,6 +64,20 @@ void rows_with_buffers(std::string& out, const std::vector<SocketRow>& sockets, 
 
 }  // namespace
 
+void host_rows(std::string& out, const Fleet& fleet) {
+  for (const HostRow& row : fleet.hosts) {
+    wire::RowWriter w(out);
+    w.text(row.database).text(row.host).number(row.port);
+    row.address.empty() ? w.null() : w.text(row.address);
+    w.number(row.weight).text(row.role).text(row.state);
+    row.since ? w.text(local_time(row.since)) : w.null();
+    w.number(row.open).number(row.active).number(static_cast<std::int64_t>(row.failures));
+    w.number((row.next_try + kSecond - 1) / kSecond);
+    row.last_error.empty() ? w.null() : w.text(row.last_error);
+    w.number(row.latency);
+  }
+}
+
 void client_rows(std::string& out, const Fleet& fleet) { rows(out, fleet.clients); }
 
 void server_rows(std::string& out, const Fleet& fleet) { rows(out, fleet.servers); }

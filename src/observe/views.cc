@@ -150,6 +150,10 @@ constexpr Column kPeerPoolColumns[] = {{"peer_id", 'i'},
                                        {"cl_waiting_cancel_req", 'i'},
                                        {"sv_active_cancel", 'i'},
                                        {"sv_login", 'i'}};
+constexpr Column kHostColumns[] = {{"database", 's'},   {"host", 's'},      {"port", 'i'},     {"address", 's'},
+                                   {"weight", 'i'},     {"role", 's'},      {"state", 's'},    {"since", 'T'},
+                                   {"open", 'i'},       {"active", 'i'},    {"failures", 'q'}, {"next_try", 'i'},
+                                   {"last_error", 's'}, {"connect_us", 'q'}};
 constexpr Column kDnsHostColumns[] = {{"hostname", 's'}, {"ttl", 'q'}, {"addrs", 's'}};
 constexpr Column kDnsZoneColumns[] = {{"zonename", 's'}, {"serial", 'q'}, {"count", 'i'}};
 
@@ -197,6 +201,7 @@ constexpr View kViews[] = {
     {"SERVERS", kSocket, kServers, kEveryone, server_rows},
     {"POOLS", kPoolColumns, kPools, kEveryone, pool_rows},
     {"DATABASES", kDatabaseColumns, kDatabases, kEveryone, database_rows},
+    {"HOSTS", kHostColumns, kHosts | kServers, kEveryone, host_rows},
     {"USERS", kUserColumns, kUsers, kEveryone, user_rows},
     {"WORKERS", kWorkerColumns, kWorkers, kEveryone, worker_rows},
     {"STATS", kStatsColumns, kStats, kEveryone, stats_rows},

@@ -25,6 +25,7 @@ enum Gather : unsigned {
   kStats = 1u << 8,  // drawn from pools: merge() sums them, stats.h adds the growth
   kDns = 1u << 10,
   kPeers = 1u << 11,
+  kHosts = 1u << 12,  // with kServers: for the counts
 };
 
 struct View {

@@ -75,6 +75,9 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
       {"STATE", "key s value s"},
       {"CONFIG", "key s value s default s changeable s"},
       {"MEM", "name s size i used i free i memtotal i"},
+      {"HOSTS",
+       "database s host s port i address s weight i role s state s since T open i active i failures q next_try i "
+       "last_error s connect_us q"},
       {"DNS_HOSTS", "hostname s ttl q addrs s"},
       {"DNS_ZONES", "zonename s serial q count i"},
       {"FDS", kHandedColumns},
@@ -90,6 +93,35 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
     tested.insert(name);
   }
   for (const View& view : views()) EXPECT_TRUE(tested.contains(view.name)) << view.name << " is not tested";
+}
+
+TEST(Views, Hosts) {
+  Fleet fleet;
+  fleet.hosts.push_back({.database = "db", .host = "name"});
+  fleet.hosts.push_back({.database = "db",
+                         .host = "::1",
+                         .port = 1,
+                         .address = "[::1]:1",
+                         .weight = 2,
+                         .role = "standby",
+                         .state = "out",
+                         .open = 3,
+                         .active = 4,
+                         .failures = 5,
+                         .next_try = kSecond + 1,
+                         .last_error = "Connection refused",
+                         .latency = 6});
+  EXPECT_THAT(shown("HOSTS", fleet), ElementsAre("db|name|5432|NULL|1|unknown|unknown|NULL|0|0|0|0|NULL|0",
+                                                 "db|::1|1|[::1]:1|2|standby|out|NULL|3|4|5|2|Connection refused|6"));
+}
+
+TEST(Views, EachPartHasABitOfItsOwn) {
+  unsigned seen = 0;
+  for (unsigned part :
+       {kClients, kServers, kPools, kWorkers, kDatabases, kUsers, kLists, kSettings, kStats, kHanded, kDns, kHosts}) {
+    EXPECT_FALSE(seen & part) << part;
+    seen |= part;
+  }
 }
 
 TEST(Views, FdsLeavesOutWhatItsFormatCannotCarry) {

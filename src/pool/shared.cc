@@ -30,6 +30,16 @@ void PoolShared::set_login_error(LoginError error) {
   login_error_ = std::move(error);
 }
 
+std::string PoolShared::unreachable() const {
+  std::lock_guard lock(mutex_);
+  return unreachable_;
+}
+
+void PoolShared::set_unreachable(std::string report) {
+  std::lock_guard lock(mutex_);
+  unreachable_ = std::move(report);
+}
+
 Permit Permit::take(PoolShared& pool, int pool_limit, const config::PoolPolicy& policy, bool check_shared,
                     Refused& why) {
   Permit permit;

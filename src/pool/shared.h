@@ -97,12 +97,16 @@ class PoolShared {
   };
   LoginError login_error() const;
   void set_login_error(LoginError error);
+  // What was wrong with each address when the last attempt failed; for clients that wait in vain.
+  std::string unreachable() const;
+  void set_unreachable(std::string report);
 
  private:
   std::vector<Idle> idle_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Welcome> welcome_;
   LoginError login_error_;
+  std::string unreachable_;
 };
 
 // One server connection's share of every budget. Taken before the connection is opened, given back by the destructor.

@@ -191,10 +191,15 @@ void Client::disconnect(std::string_view reason) {
 
 void Client::fatal(const Say& say, std::string_view text) { fatal(say.sqlstate, text.empty() ? say.text : text); }
 
-void Client::fatal(std::string_view sqlstate, std::string_view text) {
+void Client::fatal_waiting(const Say& say) {
+  const bool down = pool && pool->shared.usable.load(std::memory_order_relaxed) == 0;
+  fatal(say.sqlstate, say.text, down ? pool->shared.unreachable() : std::string());
+}
+
+void Client::fatal(std::string_view sqlstate, std::string_view text, std::string_view detail) {
   if (phase_ == Phase::dead) return;
   std::string out;
-  wire::error(out, "FATAL", sqlstate, text);
+  wire::error(out, "FATAL", sqlstate, text, detail);
   // Not in the middle of a message that is being relayed: the client could not read it anyway.
   if (!cut_ && !(server && server->mid_message())) stream->send(as_bytes(out));
   if (env_->settings().log_disconnections)

@@ -74,7 +74,8 @@ class Client final : public net::StreamOwner, public ListNode {
   // Ends the connection: reason goes to the log, `say` (if any) to the client first.
   void disconnect(std::string_view reason);
   void fatal(const Say& say, std::string_view text = {});
-  void fatal(std::string_view sqlstate, std::string_view text);
+  void fatal(std::string_view sqlstate, std::string_view text, std::string_view detail = {});
+  void fatal_waiting(const Say& say);  // with what is wrong with the servers, if none can be had
   void cancel_in_queue();                      // a CancelRequest for a queued client
   bool owns(const wire::SentKey& key) const;   // compared in constant time
   const std::string& startup_options() const;  // of a replication client that attaches: as it gave them

@@ -18,6 +18,7 @@
 #include "config/config.h"
 #include "net/engine.h"
 #include "net/socket.h"
+#include "pool/hosts.h"
 #include "pool/shared.h"
 #include "session/tls_setup.h"
 #include "wire/cancel_key.h"
@@ -88,10 +89,12 @@ class Credentials {
 
 // The program's shared state as sessions see it.
 struct Shared {
-  Shared(int workers_, std::string_view track_extra) : workers(workers_), directory(workers_), names(track_extra) {}
+  Shared(int workers_, std::string_view track_extra)
+      : workers(workers_), directory(workers_), hosts(workers_), names(track_extra) {}
 
   const int workers;
   pool::Directory directory;
+  pool::Hosts hosts;
   const wire::ParamNames names;
   wire::StatementTable statements;
   CancelRegistry cancels;

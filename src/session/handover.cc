@@ -283,6 +283,7 @@ bool Server::take_over(const Handed& row) {
   pool->shared.usable.fetch_add(1, std::memory_order_acq_rel);
   if (auto peer = net::peer_address(stream->fd())) address_ = *peer;
   port_ = row.port;
+  ready_ = answered_ = true;
   backend_key_.resize(8);
   store_be64(reinterpret_cast<std::uint8_t*>(backend_key_.data()), row.cancel);
   Unpack state(row.state);
@@ -292,6 +293,7 @@ bool Server::take_over(const Handed& row) {
     status_ = row.link ? 'T' : 'I';
     take_columns(row, env().shared.names, params_);
     foreign_ = env().settings().max_prepared_statements > 0;
+    find_place();
     return true;
   }
   status_ = static_cast<char>(state.number());
@@ -304,6 +306,7 @@ bool Server::take_over(const Handed& row) {
   foreign_ = state.number() > 0;
   backend_key_ = state.text();
   host_ = state.text();
+  find_place();
   state.params(env().shared.names, params_);
   for (std::uint64_t n = state.number(); n > 0 && !state.failed(); --n) {
     auto ask = static_cast<wire::Ask>(state.number());

@@ -53,6 +53,7 @@ void Pool::list(Server& server, Server::Phase phase) {
     case P::setting:
     case P::active:
     case P::lookup:
+      if (pool::Place* place = server.place()) place->add_active(env.worker, 1);
       active.push_back(&server);
       break;
     case P::resetting:
@@ -90,6 +91,7 @@ void Pool::unlist(Server& server) {
     case P::setting:
     case P::active:
     case P::lookup:
+      if (pool::Place* place = server.place()) place->add_active(env.worker, -1);
       active.remove(&server);
       break;
     case P::resetting:
@@ -200,6 +202,10 @@ bool Pool::sound(Server& server) {
     server.disconnect("obsolete connection");
     return false;
   }
+  if (!server.role_fits()) {
+    server.disconnect("its host is no longer what target_session_attrs asks for");
+    return false;
+  }
   if (server.unread()) {
     server.disconnect("idle server got dirty");
     return false;
@@ -228,6 +234,10 @@ Server* Pool::pop_idle(Client& client) {
     }
     if (client.phase() == Client::Phase::dead) return nullptr;
     unlist(*server);
+    if (server->role_stale()) {
+      server->ask_role_again();  // likewise
+      return nullptr;
+    }
     return server;
   }
   return nullptr;
@@ -252,8 +262,10 @@ void Pool::promise(Server& server, Client& client) {
 // ---- a server is free ----
 
 void Pool::offer(Server& server) {
-  server.idle_since = env.now();
+  server.idle_since = server.idle_before ? std::exchange(server.idle_before, 0) : env.now();
   if (server.close_needed) return server.disconnect("database configuration changed");
+  if (server.role_stale()) return server.ask_role_again();
+  if (!server.role_fits()) return server.disconnect("its host is no longer what target_session_attrs asks for");
   if (removed_) return server.disconnect("database removed");
   if (policy_.server_lifetime == 0 && server.was_used) return server.disconnect("server lifetime over");
   if (paused() && !env.shared.suspended.load(std::memory_order_relaxed)) return server.disconnect("pause mode");
@@ -422,8 +434,9 @@ bool Pool::launch(Client* waiter) {
   if (removed_ || paused() || env.shared.shutdown.load(std::memory_order_relaxed) == 1) return false;
   if (!tested.empty() && waiter && waiter->phase() != Client::Phase::welcome) {
     bool checking = false;
-    tested.each(
-        [&](Server& s) { checking |= s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting; });
+    tested.each([&](Server& s) {
+      checking |= !s.asks_role() && (s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting);
+    });
     if (checking) return false;  // one is on its way already
   }
   Usec now = env.now();
@@ -473,6 +486,10 @@ void Pool::recycle() {
     if (s.close_needed) s.disconnect("database configuration changed");
   });
   welcome_ = nullptr;
+}
+
+void Pool::check_places() {
+  for (auto* l : {&idle, &active, &tested, &held_back, &moving}) l->each([](Server& s) { s.check_place(); });
 }
 
 void Pool::check_addresses() {

@@ -46,6 +46,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   bool evict_one();        // close the longest idle server
   void recycle();          // close_needed for every server (RECONNECT, changed entry)
   void check_addresses();  // close_needed for servers whose host has moved
+  void check_places();     // … is no longer in the list
   void fail_waiters(std::string_view sqlstate, std::string_view text);
   void pause_servers();  // PAUSE: close what is idle
   bool freeze();         // SUSPEND: true when all servers stand still
@@ -93,6 +94,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   bool check_due(const Server& server) const;
   std::uint64_t cry_of(const Client& client) const;
   void tick_servers(Usec now);
+  void rebalance(Usec now);
   config::ClientPolicy client_policy(const Client& client) const;
   struct QueuedCancel {
     std::uint64_t client_id;

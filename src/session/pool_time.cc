@@ -1,6 +1,7 @@
 // Pool::tick: the timeouts of clients and servers, and the sizes that pools keep.
 #include <algorithm>
 
+#include "session/attempt.h"
 #include "session/cancel.h"
 #include "session/pool.h"
 
@@ -19,11 +20,11 @@ void Pool::tick(Usec now) {
   auto look = [&](Client& c) {
     Usec waited = now - (c.query_start() ? c.query_start() : c.queued_at);
     Usec limit = client_policy(c).query_wait_timeout;
-    if (limit > 0 && waited > limit) return c.fatal(say::query_wait_timeout);
+    if (limit > 0 && waited > limit) return c.fatal_waiting(say::query_wait_timeout);
     if (policy_.query_timeout > 0 && waited > policy_.query_timeout) return c.fatal(say::query_timeout_queued);
     if (c.phase() != Client::Phase::waiting) {
       if (s.client_login_timeout > 0 && now - c.connect_time > s.client_login_timeout)
-        c.fatal(welcome_ ? say::client_login_timeout : say::client_login_timeout_server);
+        c.fatal_waiting(welcome_ ? say::client_login_timeout : say::client_login_timeout_server);
       return;
     }
     if (s.query_wait_notify > 0 && !c.notified && (now - c.queued_at) / kSecond > s.query_wait_notify)
@@ -93,11 +94,7 @@ bool Pool::disused(Usec now) {
 void Pool::tick_servers(Usec now) {
   const config::Settings& s = env.settings();
   Usec connect_limit = policy_.connect_timeout > 0 ? policy_.connect_timeout : s.server_connect_timeout;
-  login.each([&](Server& server) {
-    if (connect_limit > 0 && now - server.connect_time > connect_limit)
-      server.login_failed("", server.phase() == Server::Phase::connecting ? "connect failed" : "connect timeout",
-                          false);
-  });
+  login.each([&](Server& server) { server.look_at_login_time(connect_limit); });
   closing.each([&](Server& server) {
     if (now - server.idle_since > kFarewellTime) server.gone();
   });
@@ -112,6 +109,7 @@ void Pool::tick_servers(Usec now) {
   idle.each([&](Server& server) {
     Usec age = now - server.idle_since;
     if (server.close_needed) return server.disconnect("database configuration changed");
+    if (!server.role_fits()) return server.disconnect("its host is no longer what target_session_attrs asks for");
     if (s.server_idle_timeout > 0 && age > s.server_idle_timeout && shared.servers.value() > keep)
       return server.disconnect("server idle timeout");
     if (now - server.connect_time > policy_.server_lifetime && now - last_lifetime_kill_ >= spacing) {
@@ -120,11 +118,30 @@ void Pool::tick_servers(Usec now) {
     }
     if (policy_.pool_size > 0 && shared.servers.value() > policy_.pool_size + policy_.reserve_pool_size)
       return server.disconnect("too many servers in the pool");
+    if (server.check_role_now_and_then()) return;
     if (age > kWatchAge && !server.stream->armed()) server.stream->arm();
   });
+  rebalance(now);
   // Several workers may try: there is one attempt at a time, and the count is the fleet's.
   if (keep > 0 && shared.servers.value() < keep && (entry_.user || shared.database.clients.value() > 0))
     launch(nullptr);
+}
+
+// After a host's return, idle connections leave the others for it, one by one.
+void Pool::rebalance(Usec now) {
+  const bool choice = entry_.load_balance_hosts != config::LoadBalance::disable ||
+                      entry_.target_session_attrs == config::TargetSession::prefer_standby;
+  if (entry_.hosts.size() < 2 || !choice || idle.empty()) return;
+  std::vector<pool::Place*> places;
+  for (const auto& element : list_hosts(env, entry_)) places.push_back(element.place);
+  pool::Place* full = env.shared.hosts.too_full(places, entry_.target_session_attrs, now);
+  if (!full) return;
+  Server* longest = nullptr;
+  idle.each([&](Server& s) {
+    if (s.place() == full) longest = &s;
+  });
+  if (longest && full->claim_move(now, pool::Hosts::kMovePeriod))
+    longest->disconnect("makes room for a host that is back");
 }
 
 config::ClientPolicy Pool::client_policy(const Client& client) const {

@@ -1,7 +1,9 @@
 #include "session/server.h"
 
 #include <fmt/format.h>
+#include <string.h>
 
+#include "session/attempt.h"
 #include "session/cancel.h"
 #include "session/client.h"
 #include "session/pool.h"
@@ -26,7 +28,7 @@ Server::Server(Pool& pool_, pool::Permit permit)
       params_(pool_.env.shared.names.size()),
       permit_(std::move(permit)) {}
 
-Server::~Server() = default;
+Server::~Server() { take_place(nullptr); }
 
 Env& Server::env() const { return pool->env; }
 
@@ -39,7 +41,10 @@ void Server::on_closed(net::Stream&, int error) {
   if (phase_ == Phase::closing) return gone();
   if (const net::Tls* tls = stream->tls(); tls && tls->state() == net::Tls::State::failed)
     log(LogLevel::warning, fmt::format("TLS handshake error: {}", tls->error()));
-  if (!login_done_) return login_failed("", error ? "connect failed" : "server conn crashed?", false);
+  if (!login_done_) {
+    why_ = error ? strerror(error) : "server closed the connection unexpectedly";
+    return login_failed("", error ? "connect failed" : "server conn crashed?", false);
+  }
   lost_ = true;
   disconnect(phase_ == Phase::moving || phase_ == Phase::idle ? "server connection closed" : say::server_gone.text);
 }
@@ -125,7 +130,7 @@ void Server::cancel_finished() {
   if (phase_ == Phase::being_canceled && cancels == 0) after_session();
 }
 
-void Server::place() {
+void Server::settle() {
   offer_ = false;
   const bool opened = phase_ == Phase::connect_query;
   if (held_) return disconnect("idle server got dirty");
@@ -188,7 +193,7 @@ void Server::disconnect(std::string_view reason) {
   held_.reset();
   // A backend that is not busy ends at once when told to, and closes its side when it is gone from the server's own
   // count. Until then its place stays taken, so that the server never sees one connection too many.
-  bool polite = stream && login_done_ && owed_.empty() && !lost_ && before != Phase::moving;
+  bool polite = stream && ready_ && owed_.empty() && !lost_ && before != Phase::moving;
   if (polite) {
     env().scratch.clear();
     wire::terminate(env().scratch);
@@ -216,6 +221,7 @@ void Server::gone() {
   phase_ = Phase::dead;
   if (stream) stream->close_after_flush();
   stream = nullptr;
+  take_place(nullptr);
   permit_.reset();
   env().bury(this);
   env().poke_after_close(pool->shared);

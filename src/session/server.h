@@ -1,6 +1,7 @@
 #pragma once
 // A server connection. It lives on one worker at a time and may move while idle.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/list.h"
@@ -12,6 +13,7 @@
 namespace pgf::session {
 
 struct Handed;
+struct Attempt;
 
 class Server final : public net::StreamOwner, public ListNode {
  public:
@@ -63,6 +65,19 @@ class Server final : public net::StreamOwner, public ListNode {
   void go_on(Client* linked);
   void not_needed();  // linked, but the client wants nothing of us after all
 
+  // server_hosts.cc
+  void look_at_login_time(Usec limit);  // gives up, if it has had its time
+  bool role_fits() const;               // is its host (still) what target_session_attrs asks for?
+  bool check_role_now_and_then();       // idle -> checking, if its turn has come
+  bool role_stale() const {             // to be asked before its next use
+    return role_doubt_ || (place_ && role_known_ != place_->doubts.load(std::memory_order_relaxed));
+  }
+  void ask_role_again();  // in no list -> checking
+  bool asks_role() const { return asking_role_; }
+  void check_place();  // close_needed, if our host is no longer in the list
+  pool::Place* place() const { return place_; }
+  pool::Address* health() const { return health_; }
+
   void run_check();                 // idle -> checking
   void move_to(int worker);         // idle -> moving; Env::ship() follows
   void arrive(Pool& pool, int fd);  // on the new worker
@@ -110,6 +125,7 @@ class Server final : public net::StreamOwner, public ListNode {
   Client* client = nullptr;
   std::uint64_t id;
   Usec connect_time, request_time, idle_since = 0;
+  Usec idle_before = 0;  // since when it was idle when it was asked what it is: that is no use of it
   std::uint32_t generation;
   bool close_needed = false;
   int cancels = 0;        // cancels aimed at us and not finished
@@ -118,7 +134,7 @@ class Server final : public net::StreamOwner, public ListNode {
  private:
   friend class Pool;
   // server.cc
-  void place();          // the own statement is done: onwards, if nothing is left unread
+  void settle();         // the own statement is done: onwards, if nothing is left unread
   void after_session();  // reset, held back, or straight to the pool
   void dial(const net::Address& address);
   void run_own(std::string_view sql, Phase phase);
@@ -127,10 +143,25 @@ class Server final : public net::StreamOwner, public ListNode {
   bool login_message(std::uint8_t type, Bytes body);
   void auth_request(Bytes body);
   void login_failed(std::string_view sqlstate, std::string_view text, bool from_server);
+  void role_settled();
   void login_complete();
   void send_startup();
   std::size_t tls_answer(Bytes bytes);
   void start_tls(bool direct);
+  // server_hosts.cc
+  void next_address();
+  void try_next(std::string_view sqlstate, std::string_view text, bool from_server);
+  void attempt_over(std::string_view sqlstate, std::string_view text, bool from_server);
+  std::string host_report(std::string_view reason) const;
+  void note_answer();
+  void note_failure(std::string_view reason);
+  void note_parameter(std::string_view name, std::string_view value);
+  void note_error(Bytes body);
+  bool check_role();
+  void ask_role(Phase phase);
+  void role_answer(Bytes body);
+  void take_place(pool::Place* place);
+  void find_place();
   // replication.cc
   void serve_replication(Client& client, std::vector<std::pair<std::string, std::string>>& params);
   void replication_refused(std::string_view sqlstate, std::string_view text);
@@ -173,6 +204,14 @@ class Server final : public net::StreamOwner, public ListNode {
   bool parked_ = false;         // SUSPEND: nothing of the socket is in the engine
   bool foreign_ = false;        // has statements of the process that this one took over
   bool dirty_ = false;          // something unexpected came while idle
+  bool answered_ = false;       // the host said something
+  bool timed_out_ = false;
+  bool ready_ = false;        // logged in as far as PostgreSQL is concerned
+  bool asking_role_ = false;  // what runs is our question what the server is
+  bool role_asked_ = false;   // before login_complete()
+  bool role_doubt_ = false;   // to be asked before the next client
+  std::uint8_t role_answers_ = 0;
+  std::uint32_t role_known_ = 0;  // Place::doubts when it last said what it is
   char status_ = 'I';
   std::uint32_t body_left_ = 0;
   std::unique_ptr<std::string> held_;
@@ -185,6 +224,12 @@ class Server final : public net::StreamOwner, public ListNode {
   std::string plan_error_;  // kept back until it is clear whether the client's batch can be said again
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;
+  std::unique_ptr<Attempt> attempt_;  // until the login is complete
+  std::string why_;                   // more exactly than the log says: for Attempt::report
+  std::optional<bool> standby_, read_only_;
+  pool::Address* health_ = nullptr;
+  pool::Place* place_ = nullptr;  // counted there
+  Usec patience_ = 0;             // until the first answer; 0: as long as any login
   net::Address address_;
   std::string host_;                      // list element dialled; empty = none
   std::unique_ptr<net::Tls> moving_tls_;  // between two engines

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "session/attempt.h"
 #include "session/pool.h"
 #include "session/server.h"
 #include "wire/read.h"
@@ -14,38 +15,6 @@ namespace pgf::session {
 
 static constexpr std::size_t kMaxLoginMessage = 256 * 1024;
 static constexpr std::size_t kMaxBackendKey = 256;
-
-void Server::start() {
-  const config::Database& entry = pool->entry();
-  auto dial_unix = [&](const std::string& dir, int port) {
-    auto address = net::unix_address(fmt::format("{}/.s.PGSQL.{}", dir, port));
-    if (!address) return login_failed("", "connect failed", false);
-    dial(*address);
-  };
-  if (entry.hosts.empty()) return dial_unix(env().settings().unix_socket_dir, entry.ports[0]);
-  // Round robin moves on with each connection; disable only after a failure (login_failed()).
-  std::uint32_t n = entry.load_balance_hosts == config::LoadBalance::disable
-                        ? pool->shared.host_cursor.load(std::memory_order_relaxed)
-                        : pool->shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
-  std::size_t index = n % entry.hosts.size();
-  port_ = entry.ports.size() > index ? entry.ports[index] : entry.ports[0];
-  if (entry.hosts[index].starts_with('/') || entry.hosts[index].starts_with('@'))
-    return dial_unix(entry.hosts[index], port_);
-  host_ = entry.hosts[index];
-  if (auto literal = net::parse_ip(host_, static_cast<std::uint16_t>(port_))) return dial(*literal);
-  env().resolve(host_, this);
-}
-
-void Server::resolved(const std::vector<net::Address>& addresses, std::string_view error) {
-  if (phase_ != Phase::resolving) return;
-  if (addresses.empty()) {
-    log(LogLevel::warning, fmt::format("DNS lookup failed: {}: {}", host_, error));
-    return login_failed("", "server DNS lookup failed", false);
-  }
-  net::Address address = addresses[0];
-  address.set_port(static_cast<std::uint16_t>(port_));
-  dial(address);
-}
 
 void Server::check_address() {
   if (host_.empty() || !address_.length) return;
@@ -61,7 +30,9 @@ void Server::dial(const net::Address& address) {
   phase_ = Phase::connecting;
   stream = env().engine->connect(address_.get(), address_.length, this);
   if (!stream) {
-    log(LogLevel::warning, fmt::format("cannot make a socket: {}", std::strerror(errno)));
+    why_ = fmt::format("cannot make a socket: {}", std::strerror(errno));
+    health_ = nullptr;  // not the host's fault
+    log(LogLevel::warning, why_);
     return login_failed("", "connect failed", false);
   }
   const config::Settings& s = env().settings();
@@ -72,7 +43,8 @@ void Server::dial(const net::Address& address) {
 
 void Server::on_connected(net::Stream&, int error) {
   if (error) {
-    log(LogLevel::debug, fmt::format("connect: {}", std::strerror(error)));
+    why_ = std::strerror(error);
+    log(LogLevel::debug, fmt::format("connect: {}", why_));
     return login_failed("", "connect failed", false);
   }
   if (env().settings().log_connections) {
@@ -119,6 +91,7 @@ std::size_t Server::tls_answer(Bytes bytes) {
 
 void Server::on_secure(net::Stream&) {
   if (ended()) return;
+  note_answer();
   if (env().settings().log_connections) log(LogLevel::log, fmt::format("SSL established: {}", stream->tls()->info()));
   send_startup();
 }
@@ -140,6 +113,7 @@ void Server::send_startup() {
 }
 
 std::size_t Server::consume_login(Bytes bytes) {
+  note_answer();
   if (asked_tls_) return tls_answer(bytes);
   if (bytes.size() < 5) return 0;
   std::uint32_t length = load_be32(bytes.data() + 1);
@@ -164,6 +138,7 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
         login_failed("", "bad pkt header", false);
         break;
       }
+      note_parameter(status->name, status->value);
       int index = env().shared.names.find(status->name);
       if (index >= 0)
         params_.set(index, status->value);
@@ -188,6 +163,7 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
         log(LogLevel::error, fmt::format("S: login failed: {}: {}", severity, text));
       else
         log(LogLevel::warning, fmt::format("server login failed: {} {}", severity, text));
+      why_ = fmt::format("{}:  {}", severity, text);
       if (client) text = say::login_failed.text;
       login_failed(e.sqlstate.empty() ? "08P01" : e.sqlstate, text, true);
       break;
@@ -208,15 +184,8 @@ bool Server::login_message(std::uint8_t type, Bytes body) {
         login_failed("", "bad pkt header", false);
         break;
       }
-      const std::string& query = pool->entry().connect_query;
-      if (!query.empty() && replication_ != wire::Replication::physical) {  // which takes no SQL
-        env().scratch.clear();
-        wire::query(env().scratch, query);
-        stream->send(as_bytes(env().scratch));
-        phase_ = Phase::connect_query;
-        break;
-      }
-      login_complete();
+      ready_ = true;
+      role_settled();
       break;
     }
     default:
@@ -303,26 +272,24 @@ void Server::auth_request(Bytes body) {
   stream->send(as_bytes(out));
 }
 
-// The attempt is over. A server's own refusal is for the clients that wait, unless some other server still works;
-// without one (refused connect, timeout) they keep waiting.
+// With this address. Maybe there is another one.
 void Server::login_failed(std::string_view sqlstate, std::string_view text, bool from_server) {
-  if (ended()) return;
+  if (ended() || !attempt_) return;
   if (from_server && client) return replication_refused(sqlstate, text);
-  pool::PoolShared& shared = pool->shared;
-  shared.retry_at.store(env().now() + env().settings().server_login_retry, std::memory_order_relaxed);
-  if (pool->entry().load_balance_hosts == config::LoadBalance::disable)
-    shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
-  std::string state(sqlstate), reason(text);
-  if (from_server) {
-    shared.set_login_error({state, reason});
-    shared.last_failed.store(true, std::memory_order_release);
-  }
-  Env& e = env();
-  // Without a welcome the pool has been marked as outdated: servers that are left will not serve anybody else.
-  bool usable = shared.usable.load(std::memory_order_acquire) > 0 && shared.welcome();
-  bool tell = from_server && state != "57P03" && !usable;
-  disconnect(reason);
-  if (tell) e.fail_waiters(shared, state, reason);
+  if (!from_server) note_failure(why_.empty() ? text : why_);
+  if (attempt_->choice) return try_next(sqlstate, text, from_server);
+  attempt_over(sqlstate, text, from_server);
+}
+
+// What the server is may be known by now.
+void Server::role_settled() {
+  if (!check_role()) return;
+  const std::string& query = pool->entry().connect_query;
+  if (query.empty() || replication_ == wire::Replication::physical) return login_complete();  // which takes no SQL
+  env().scratch.clear();
+  wire::query(env().scratch, query);
+  stream->send(as_bytes(env().scratch));
+  phase_ = Phase::connect_query;
 }
 
 void Server::login_complete() {
@@ -330,6 +297,7 @@ void Server::login_complete() {
   login_done_ = true;
   check_address();  // it may have changed since it was asked for
   scram_.reset();
+  attempt_.reset();
   // What a replication connection says and may do is no news about the others.
   if (replication_ == wire::Replication::none) {
     shared.usable.fetch_add(1, std::memory_order_acq_rel);

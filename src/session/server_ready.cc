@@ -59,7 +59,7 @@ void Server::on_bytes(net::Stream&, const net::Received& received) {
     if (ended()) return;
   }
   if (release_) maybe_release();
-  if (offer_) place();
+  if (offer_) settle();
   if (was_moving && phase_ == Phase::moving) {  // what came called the move off (Stream::detach)
     if (held_) return disconnect("idle server got dirty");
     pool->unlist(*this);
@@ -219,6 +219,7 @@ bool Server::completed(std::uint8_t type, Bytes body) {
   switch (type) {
     case 'E':
       error_pending_ = true;
+      if (pool->entry().target_session_attrs != config::TargetSession::any) note_error(body);
       if (body.size() > 6 && (as_text(body).starts_with("SFATAL") || as_text(body).starts_with("SPANIC")))
         fatal_seen_ = true;
       if (copy_in_) {
@@ -268,6 +269,7 @@ void Server::command_tag(std::string_view tag) {
 bool Server::parameter_status(Bytes body) {
   auto status = wire::read_parameter_status(body);
   if (!status) return false;
+  note_parameter(status->name, status->value);
   int index = env().shared.names.find(status->name);
   if (index < 0) return true;
   params_.set(index, status->value);
@@ -434,6 +436,9 @@ std::size_t Server::own_answer(Bytes bytes) {
       }
       own_ready(static_cast<char>(body[0]));
       break;
+    case 'D':
+      if (asking_role_) role_answer(body);
+      break;
     default:
       break;
   }
@@ -469,6 +474,11 @@ void Server::own_ready(char status) {
       return;
     }
     case Phase::connect_query:
+      if (std::exchange(asking_role_, false)) {
+        role_asked_ = true;
+        if (failed) return login_failed("", "role query failed", false);
+        return role_settled();
+      }
       if (failed) log(LogLevel::error, fmt::format("error while executing exec_on_query: {}", own_error_text_));
       if (status != 'I') return disconnect("connect_query left a transaction open");
       return login_complete();
@@ -480,6 +490,7 @@ void Server::own_ready(char status) {
       offer_ = true;
       return;
     case Phase::checking:
+      asking_role_ = false;
       if (failed || status != 'I') return disconnect("test query failed");
       offer_ = true;
       return;

@@ -99,7 +99,8 @@ void query(std::string& out, std::string_view sql) {
 
 void terminate(std::string& out) { message(out, 'X', {}); }
 
-void error(std::string& out, std::string_view severity, std::string_view sqlstate, std::string_view text) {
+void error(std::string& out, std::string_view severity, std::string_view sqlstate, std::string_view text,
+           std::string_view detail) {
   Message m(out, 'E');
   out += 'S';
   cstr(out, severity);
@@ -107,6 +108,10 @@ void error(std::string& out, std::string_view severity, std::string_view sqlstat
   cstr(out, sqlstate);
   out += 'M';
   cstr(out, text);
+  if (!detail.empty()) {
+    out += 'D';
+    cstr(out, detail);
+  }
   out += '\0';
 }
 

@@ -28,7 +28,8 @@ void ready_for_query(std::string& out, char status);
 void query(std::string& out, std::string_view sql);
 void terminate(std::string& out);
 // Fields S, C, M only, as PgBouncer sends them. severity "FATAL"/"ERROR"; notice() has severity NOTICE, code 00000.
-void error(std::string& out, std::string_view severity, std::string_view sqlstate, std::string_view text);
+void error(std::string& out, std::string_view severity, std::string_view sqlstate, std::string_view text,
+           std::string_view detail = {});
 void notice(std::string& out, std::string_view text, std::string_view detail = {});
 void command_complete(std::string& out, std::string_view tag);
 void empty_query(std::string& out);

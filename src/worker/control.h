@@ -73,6 +73,7 @@ class Control {
   void order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then = {});
   void gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed = false);
   void fill(observe::Fleet& view, unsigned parts);
+  void fill_hosts(observe::Fleet& view);
   void fill_dns(observe::Fleet& view);
   void fill_databases(observe::Fleet& view);
   void fill_users(observe::Fleet& view);

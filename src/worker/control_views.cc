@@ -1,5 +1,6 @@
 // SHOW: what the workers report, what the control thread itself knows, and descriptors for the process that takes over.
 #include <string.h>
+#include <sys/time.h>
 
 #include <algorithm>
 
@@ -98,6 +99,7 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
   }
   if (parts & (observe::kDatabases | observe::kLists)) fill_databases(view);
   if (parts & (observe::kUsers | observe::kLists)) fill_users(view);
+  if (parts & observe::kHosts) fill_hosts(view);
   if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
   if (parts & observe::kPeers) {
     for (const auto& [id, peer] : fleet_.config->peers)
@@ -117,6 +119,53 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
                    {"server_cache", sizeof(session::Server), l.used_servers},
                    {"client_cache", sizeof(session::Client), l.used_clients}};
   }
+}
+
+// A host for each element of a list, with an address each that its name stands for.
+void Control::fill_hosts(observe::Fleet& view) {
+  const config::Config& c = *fleet_.config;
+  const Usec now = net::monotonic_now();
+  timeval tv;
+  gettimeofday(&tv, nullptr);
+  const Usec wall = static_cast<Usec>(tv.tv_sec) * kSecond + tv.tv_usec;
+  auto add = [&](const config::Database& db) {
+    const std::size_t first = view.hosts.size();
+    for (std::size_t i = 0; i < std::max<std::size_t>(db.hosts.size(), 1); ++i) {
+      observe::HostRow row;
+      row.database = db.name;
+      row.host = db.hosts.empty() ? c.settings.unix_socket_dir : db.hosts[i];
+      row.port = db.ports.size() > i ? db.ports[i] : db.ports[0];
+      auto same = std::find_if(view.hosts.begin() + static_cast<std::ptrdiff_t>(first), view.hosts.end(),
+                               [&](const auto& r) { return r.host == row.host && r.port == row.port; });
+      if (same != view.hosts.end()) {
+        for (; same != view.hosts.end() && same->host == row.host && same->port == row.port; ++same) ++same->weight;
+        continue;
+      }
+      auto known = fleet_.shared.hosts.rows(db.name, row.host, row.port, now);
+      if (known.empty()) view.hosts.push_back(row);
+      for (const auto& k : known) {
+        row.address = k.address;
+        row.role = pool::to_text(k.role);
+        row.state = k.out ? "out" : k.returning ? "returning" : k.known ? "up" : "unknown";
+        row.since = k.known ? wall - (now - k.since) : 0;
+        row.failures = k.failures;
+        row.next_try = k.out ? std::max<Usec>(0, k.next_try - now) : 0;
+        row.last_error = k.last_error;
+        row.latency = k.latency;
+        row.open = row.active = 0;
+        for (const observe::SocketRow& s : view.servers) {
+          if (s.database != db.name || s.address != k.address) continue;
+          ++row.open;
+          row.active += s.state == "active";
+        }
+        view.hosts.push_back(row);
+      }
+    }
+  };
+  for (const auto& [name, db] : c.databases) add(db);
+  for (pool::DatabaseShared* shared : fleet_.shared.directory.databases())
+    if (shared->is_auto.load() && !c.databases.contains(shared->name))
+      if (auto db = config::find_database(c, shared->name)) add(*db);
 }
 
 void Control::fill_dns(observe::Fleet& view) {

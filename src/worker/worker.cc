@@ -97,6 +97,7 @@ void Worker::end() {
     c->stream->close();
     delete c;
   }
+  prober_.abandon();
   each_pool([](session::Pool& p) { p.abandon(); });
   for (session::Client* c : dead_clients_) delete c;
   for (session::Server* s : dead_servers_) delete s;
@@ -138,6 +139,7 @@ void Worker::tick(Usec now) {
     for (const auto& [name, db] : config->databases)
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
         pool(shared.directory.pool(name, *db.user));
+  prober_.tick(now);
   each_pool([now](session::Pool& p) { p.tick(now); });
   peers_.tick(now);
   for (auto& p : pools_)
@@ -299,10 +301,13 @@ void Worker::cancel_done(session::ClientHandle requester, std::string_view reaso
 }
 
 void Worker::resolve(std::string host, session::Server* server) {
-  resolver->start(host, [this, server, id = server->id, p = &server->pool->shared](
-                            const std::vector<net::Address>& addresses, const std::string& error) {
-    post(Resolved{server, id, p, addresses, error});
-  });
+  resolver->start(
+      host,
+      [this, server, id = server->id, p = &server->pool->shared](const std::vector<net::Address>& addresses,
+                                                                 const std::string& error) {
+        post(Resolved{server, id, p, addresses, error});
+      },
+      server->pool->entry().load_balance_hosts == config::LoadBalance::disable);
 }
 
 void Worker::resolve_peer(std::string host, std::uint64_t question) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "net/mailbox.h"
+#include "session/host_probe.h"
 #include "session/pool.h"
 #include "worker/messages.h"
 
@@ -93,6 +94,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void report_pools(observe::Report& report);
   void report_peers(observe::Report& report);
 
+  session::Prober prober_{*this};
   Fleet& fleet_;
   std::unique_ptr<net::Engine> engine_;
   std::thread thread_;

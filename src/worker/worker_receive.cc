@@ -82,6 +82,8 @@ void Worker::receive(NewConfig& m) {
       p.drop_all(say::database_removed);
     else if (config::needs_new_servers(before, p.entry()))
       p.recycle();
+    else if (before.host != p.entry().host || before.ports != p.entry().ports)
+      p.check_places();
   });
   each_pool([](session::Pool& p) { p.service(); });
   peers_.configure();
@@ -272,6 +274,7 @@ void Worker::report_servers(observe::Report& report) {
       if (s.stream) row.unsent = s.stream->queued();
       row.id = s.id;
       row.worker = worker;
+      if (s.health()) row.address = s.health()->text;
       report.servers.push_back(std::move(row));
     };
     for (auto* l : {&p.active, &p.idle, &p.tested, &p.login, &p.held_back, &p.moving}) l->each(add);

@@ -1,0 +1,594 @@
+"""Many PostgreSQL hosts behind one name: where connections go, what a dead host costs, who is the primary."""
+import contextlib
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+import wire
+from clusters import BlackHole, Silent, caught_up, independent, replicated
+from conftest import free_port, wait_until
+from dns_server import Dns
+from fakes import DONE, KEY, OK, PARAMS, READY, Scripted, row
+
+pytestmark = pytest.mark.ours
+
+ADDRESSES = ["127.0.0.11", "127.0.0.12", "127.0.0.13"]
+
+
+@pytest.fixture(scope="module")
+def three():
+    with independent(ADDRESSES) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def family():
+    """A primary and two replicas; tests that change roles have their own."""
+    with replicated(["127.0.0.21", "127.0.0.22", "127.0.0.23"]) as servers:
+        yield servers
+
+
+@pytest.fixture
+def closing():
+    with contextlib.ExitStack() as stack:
+        yield lambda thing: stack.enter_context(contextlib.closing(thing))
+
+
+def entry(hosts, port, more=""):
+    return f"host={','.join(hosts)} port={port} dbname=p0 {more}"
+
+
+def address(c):
+    return c.value("select host(inet_server_addr())")
+
+
+def hosts(p, database="db"):
+    return [r for r in p.show("HOSTS") if r["database"] == database]
+
+
+def host(p, name, database="db"):
+    return next(r for r in hosts(p, database) if r["host"] == name or r["address"] == name)
+
+
+def refusal(code, text, severity="FATAL"):
+    body = b"".join(k + v.encode() + b"\0" for k, v in ((b"S", severity), (b"C", code), (b"M", text)))
+    return wire.msg("E", body + b"\0")
+
+
+# ---------------------------------------------------------------------------------------------- the spread
+
+def pgbench(p, n, database, tmp, clients=4):
+    script = tmp / "insert.sql"
+    script.write_text("insert into history default values;\n")
+    done = subprocess.run(["pgbench", "-n", "-C", "-c", str(clients), "-t", str(n // clients), "-f", script, database],
+                          env=p.env(), text=True, capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"number of transactions actually processed: {n}/{n}" in done.stdout, done.stdout
+    assert "number of failed transactions: 0 " in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("policy", ["random", "round-robin", "least-conn"])
+def test_spread_over_three(pooler, three, tmp_path, policy):
+    """libpq's own measure: 25 to 42 per cent each of 500 connections. Each transaction has a server of its own."""
+    p = pooler(server_lifetime=0, log_connections=0, log_disconnections=0,
+               databases={"db": entry(ADDRESSES, three[0].port, f"load_balance_hosts={policy}")})
+    pgbench(p, 500, "db", tmp_path)
+    counts = [c.history() for c in three]
+    assert sum(counts) == 500
+    assert all(125 <= n <= 210 for n in counts), counts
+
+
+@pytest.mark.parametrize("policy,n", [("random", 1000), ("random", 2000), ("round-robin", 1000), ("least-conn", 1000)])
+def test_stopped_host_is_no_error(pooler, three, tmp_path, policy, n):
+    dead = "127.0.0.14"  # nobody listens there: refused
+    p = pooler(server_lifetime=0, log_connections=0, log_disconnections=0,
+               databases={"db": entry([ADDRESSES[0], dead, *ADDRESSES[1:]], three[0].port, f"load_balance_hosts={policy}")})
+    pgbench(p, n, "db", tmp_path)
+    counts = [c.history() for c in three]
+    assert sum(counts) == n and all(n * 0.2 <= got <= n * 0.5 for got in counts), counts
+    assert host(p, dead)["state"] == "out"
+    assert "Connection refused" in host(p, dead)["last_error"]
+
+
+@pytest.mark.parametrize("policy", ["random", "round-robin", "least-conn"])
+def test_named_twice_is_twice_as_much(pooler, three, tmp_path, policy):
+    p = pooler(server_lifetime=0, log_connections=0, log_disconnections=0,
+               databases={"db": entry([ADDRESSES[0], ADDRESSES[1], ADDRESSES[0]], three[0].port,
+                                      f"load_balance_hosts={policy}")})
+    pgbench(p, 600, "db", tmp_path)
+    twice, once, none = (c.history() for c in three)
+    assert twice + once == 600 and none == 0
+    assert 340 <= twice <= 460, (twice, once)
+    rows = hosts(p)
+    assert [(r["host"], r["weight"]) for r in rows] == [(ADDRESSES[0], "2"), (ADDRESSES[1], "1")]
+
+
+@pytest.mark.parametrize("policy", ["random", "round-robin", "least-conn"])
+def test_open_servers_are_spread(pooler, three, policy):
+    """Of a pool that stays: 12 servers, over all workers; by least-conn and round-robin 4 on each host exactly."""
+    p = pooler(default_pool_size=12, databases={"db": entry(ADDRESSES, three[0].port, f"load_balance_hosts={policy}")})
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(p.login(database="db")) for _ in range(12)]
+        for c in clients:
+            c.query("begin")
+        got = [address(c) for c in clients]
+        rows = hosts(p)
+        assert {r["host"]: int(r["open"]) for r in rows} == {a: got.count(a) for a in ADDRESSES}
+        assert {r["host"]: int(r["active"]) for r in rows} == {a: got.count(a) for a in ADDRESSES}
+        # On a machine that is too busy a host may have been thought dead for a moment.
+        if policy != "random" and all(r["failures"] == "0" for r in rows):
+            assert [got.count(a) for a in ADDRESSES] == [4, 4, 4]
+
+
+def test_disable_goes_in_the_given_order(pooler, three):
+    p = pooler(default_pool_size=3,
+               databases={"db": entry([ADDRESSES[1], ADDRESSES[0]], three[0].port, "load_balance_hosts=disable")})
+    with p.login(database="db") as a, p.login(database="db") as b, p.login(database="db") as c:
+        for client in (a, b, c):
+            client.query("begin")
+            assert address(client) == ADDRESSES[1]
+
+
+@pytest.fixture
+def named(make_pooler, closing):
+    """A started pooler with a name server: named(Dns.hosts, databases, **settings)."""
+    def make(names, databases, **settings):
+        dns = closing(Dns())
+        dns.hosts, dns.ttl = names, 3600
+        p = make_pooler(databases=databases, dns_max_ttl=100, **settings)
+        (p.dir / "resolv.conf").write_text(f"nameserver 127.0.0.1:{dns.port}\noptions timeout:1 attempts:1\n")
+        p.settings["resolv_conf"] = p.dir / "resolv.conf"
+        return p.start()
+    return make
+
+
+@pytest.mark.parametrize("policy", ["random", "round-robin"])
+def test_addresses_of_one_name_share(named, three, tmp_path, policy):
+    p = named({"db.test": [*ADDRESSES, "127.0.0.14"]},
+              {"db": entry(["db.test"], three[0].port, f"load_balance_hosts={policy}")},
+              server_lifetime=0, log_connections=0, log_disconnections=0)
+    pgbench(p, 1000, "db", tmp_path)
+    counts = [c.history() for c in three]
+    assert sum(counts) == 1000 and all(250 <= n <= 500 for n in counts), counts
+    assert {r["address"]: r["state"] for r in hosts(p)} == {
+        **{f"{a}:{three[0].port}": "up" for a in ADDRESSES}, f"127.0.0.14:{three[0].port}": "out"}
+
+
+def test_disable_takes_addresses_in_the_resolvers_order(named, three):
+    p = named({"db.test": ADDRESSES}, {"db": entry(["db.test"], three[0].port, "load_balance_hosts=disable")},
+              default_pool_size=3)
+    with p.login(database="db") as a, p.login(database="db") as b:
+        a.query("begin")
+        b.query("begin")
+        assert address(a) == address(b)
+
+
+def test_name_that_is_nothing_is_passed_over(named, three):
+    p = named({"good.test": [ADDRESSES[0]]},
+              {"db": entry(["nothing.test", "good.test"], three[0].port, "load_balance_hosts=disable"),
+               "lost": entry(["nothing.test", "nowhere.test"], three[0].port)}, query_wait_timeout=2)
+    with p.login(database="db") as a, p.login(database="db") as b:
+        for c in (a, b):
+            c.query("begin")
+            assert address(c) == ADDRESSES[0]
+    assert p.log().count("DNS lookup failed: nothing.test") == 1  # the second one knew
+    assert (host(p, "nothing.test")["state"], host(p, "nothing.test")["address"]) == ("out", None)
+    with p.wire() as c:
+        c.start(database="lost")
+        m = c.fatal()
+        for name in ("nothing.test", "nowhere.test"):
+            assert f'could not translate host name "{name}" to address' in m.fields["D"]
+
+
+# ---------------------------------------------------------------------------------------------- forms of lists
+
+def test_ports_sockets_and_families(pooler, three, pg):
+    p = pooler(default_pool_size=2, databases={
+        "ports": f"host=127.0.0.1,{ADDRESSES[0]} port={pg.port},{three[0].port} dbname=p0",
+        "mixed": f"host={three[1].dir},{ADDRESSES[2]} port={three[0].port} dbname=p0",
+        "v6": f"host=::1,{ADDRESSES[2]} port={three[0].port} dbname=p0"})
+    for database, expected in (("ports", {"127.0.0.1", ADDRESSES[0]}), ("mixed", {None, ADDRESSES[2]})):
+        with p.login(database=database) as a, p.login(database=database) as b:
+            a.query("begin")
+            b.query("begin")
+            assert {address(a), address(b)} == expected
+    with p.login(database="v6") as c:
+        assert address(c) == ADDRESSES[2]
+    assert host(p, "::1", "v6")["address"] == f"[::1]:{three[0].port}"
+    assert host(p, str(three[1].dir), "mixed")["address"] == f"{three[1].dir}/.s.PGSQL.{three[0].port}"
+
+
+def test_ports_must_fit_the_hosts(pooler):
+    p = pooler()
+    p.databases["db"] = "host=a,b port=1,2,3"
+    p.write_ini()
+    with p.console() as c:
+        assert any(m.type == "E" for m in c.query("RELOAD"))
+    assert 'database "db" has 3 ports for 2 hosts' in p.log()
+    with p.login() as c:
+        assert c.value("select 1") == "1"
+
+
+# ---------------------------------------------------------------------------------------------- hosts that fail
+
+@pytest.fixture
+def bad(closing, request):
+    """(host, port, what the report says) of a host that cannot be used."""
+    kind = request.param
+    if kind == "refused":
+        return "127.0.0.1", free_port(), "Connection refused"
+    if kind == "silent":
+        return "127.0.0.1", closing(Silent()).port, "timeout expired"
+    if kind == "black hole":
+        return "127.0.0.1", closing(BlackHole()).port, "timeout expired"
+    code, text = {"authentication": ("28P01", "password authentication failed for user \"alice\""),
+                  "recovery": ("57P03", "the database system is not yet accepting connections"),
+                  "shutdown": ("57P03", "the database system is shutting down"),
+                  "full": ("53300", "sorry, too many clients already"), "crash": (None, None)}[kind]
+    if kind == "crash":
+        return "127.0.0.1", Scripted(lambda link: None, login=b"").port, "server closed the connection unexpectedly"
+    return "127.0.0.1", Scripted(lambda link: None, login=refusal(code, text)).port, text
+
+
+KINDS = ["refused", "silent", "black hole", "authentication", "recovery", "shutdown", "full", "crash"]
+
+
+@pytest.mark.parametrize("bad", KINDS, indirect=True)
+@pytest.mark.parametrize("policy", ["disable", "random"])
+def test_one_bad_host_is_passed_over(pooler, three, bad, policy):
+    """Whoever had to wait for it would get query_wait_timeout, long before server_connect_timeout."""
+    h, port, _ = bad
+    p = pooler(server_connect_timeout=100, query_wait_timeout=10, server_lifetime=0, databases={
+        "db": f"host={h},{ADDRESSES[0]} port={port},{three[0].port} dbname=p0 load_balance_hosts={policy}"})
+    for _ in range(5):
+        with p.login(database="db") as c:
+            assert address(c) == ADDRESSES[0]
+
+
+@pytest.mark.parametrize("bad", KINDS, indirect=True)
+def test_error_names_every_address(pooler, bad):
+    h, port, text = bad
+    other = free_port()
+    p = pooler(server_connect_timeout=1, query_wait_timeout=3, server_login_retry=15, databases={
+        "db": f"host={h},127.0.0.1 port={port},{other} dbname=p0 load_balance_hosts=disable"})
+    with p.wire() as c:
+        c.start(database="db")
+        m = c.fatal()
+    refused = text.startswith(("password", "sorry"))
+    assert m.text == "query_wait_timeout" or refused, m.fields
+    report = m.text if refused else m.fields["D"]
+    assert f'connection to server at "127.0.0.1", port {port} failed: ' in report and text in report, report
+    assert f'connection to server at "127.0.0.1", port {other} failed: Connection refused' in report, report
+    if refused:
+        assert m.code == ("28P01" if text.startswith("password") else "53300")
+
+
+def test_one_dead_host_of_ten(pooler, three, closing):
+    """At start and when it dies later; with a connection per transaction everybody would meet it in the end."""
+    hole = closing(BlackHole())
+    names = [ADDRESSES[i % 3] for i in range(9)]
+    listed = f"host=127.0.0.1,{','.join(names)} port={hole.port},{','.join([str(three[0].port)] * 9)} dbname=p0"
+    p = pooler(server_connect_timeout=100, query_wait_timeout=10, server_lifetime=0,
+               databases={"db": f"{listed} load_balance_hosts=round-robin"})
+    for _ in range(40):
+        with p.login(database="db") as c:
+            assert c.value("select 1") == "1"
+    row = host(p, "127.0.0.1")
+    assert row["state"] == "out" and row["last_error"] == "timeout expired"
+
+
+def test_host_that_heals_is_used_again(pooler, three, pg):
+    port = free_port()
+    p = pooler(server_lifetime=0, query_wait_timeout=20, databases={
+        "db": f"host=127.0.0.1,{ADDRESSES[0]} port={port},{three[0].port} dbname=p0 load_balance_hosts=disable"})
+    with p.login(database="db") as c:
+        assert address(c) == ADDRESSES[0]
+        assert host(p, "127.0.0.1")["state"] == "out"
+        assert 0 < int(host(p, "127.0.0.1")["next_try"]) <= 40
+        # A relay to the test's PostgreSQL stands for the host that heals.
+        with socket.create_server(("127.0.0.1", port)) as s, contextlib.ExitStack() as stack:
+            threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+            wait_until(lambda: host(p, "127.0.0.1")["state"] != "out", "it is seen to be back")
+            assert "host 127.0.0.1:%d is back" % port in p.log()
+            wait_until(lambda: address(c) == "127.0.0.1", "it is used")
+
+
+def test_connections_move_to_a_host_that_is_back(pooler, three, pg):
+    """One by one, and only idle ones: nobody's transaction ends for it."""
+    port = free_port()
+    p = pooler(default_pool_size=4, databases={
+        "db": f"host=127.0.0.1,{ADDRESSES[0]} port={port},{three[0].port} dbname=p0 load_balance_hosts=least-conn"})
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(p.login(database="db")) for _ in range(4)]
+
+        def spread():
+            for c in clients:
+                c.query("begin")
+            got = [address(c) for c in clients]
+            for c in clients:
+                assert [m.type for m in c.query("commit")] == ["C", "Z"]
+            return got.count("127.0.0.1")
+
+        assert spread() == 0
+        s = stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+        wait_until(lambda: spread() == 2, "half of them are there")
+        assert "makes room for a host that is back" in p.log()
+
+
+def relay(listener, port, stack):
+    def copy(a, b):
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                b.sendall(data)
+        with contextlib.suppress(OSError):
+            b.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError):
+        while True:
+            c, _ = listener.accept()
+            s = socket.create_connection(("127.0.0.1", port))
+            stack.callback(c.close)
+            stack.callback(s.close)
+            threading.Thread(target=copy, args=(c, s), daemon=True).start()
+            threading.Thread(target=copy, args=(s, c), daemon=True).start()
+
+
+def test_all_down_then_one_back(pooler, pg):
+    """The client waits, and is served by whoever comes first: no ban outlasts the need."""
+    ports = [free_port() for _ in range(3)]
+    p = pooler(server_login_retry=15, query_wait_timeout=30, databases={
+        "db": f"host=127.0.0.1,127.0.0.1,127.0.0.1 port={','.join(map(str, ports))} dbname=p0"})
+    with p.wire() as c:
+        c.start(database="db")
+        p.wait_log("no host of database db can be used")
+        wait_until(lambda: all(int(r["failures"]) > 3 for r in hosts(p)), "all have been tried again")
+        with socket.create_server(("127.0.0.1", ports[1])) as s, contextlib.ExitStack() as stack:
+            threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+            c.authenticate()
+            assert c.value("select 1") == "1"
+
+
+def test_reload_adds_and_removes_hosts(pooler, three):
+    p = pooler(default_pool_size=4, databases={"db": entry(ADDRESSES[:2], three[0].port, "load_balance_hosts=least-conn")})
+    with p.login(database="db") as a, p.login(database="db") as b:
+        a.query("begin")
+        b.query("begin")
+        pids = {address(x): x.value("select pg_backend_pid()") for x in (a, b)}
+        assert set(pids) == set(ADDRESSES[:2])
+        p.databases["db"] = entry(ADDRESSES[1:], three[0].port, "load_balance_hosts=least-conn")
+        p.write_ini()
+        p.admin("RELOAD")
+        assert {r["addr"]: r["close_needed"] for r in p.show("SERVERS")} == {ADDRESSES[0]: "1", ADDRESSES[1]: "0"}
+        assert [r["host"] for r in hosts(p)] == ADDRESSES[1:]
+        a.query("commit")
+        b.query("commit")
+        wait_until(lambda: [r["addr"] for r in p.show("SERVERS")] == [ADDRESSES[1]], "the server of the host that left ends")
+        a.query("begin")
+        b.query("begin")
+        assert {address(a), address(b)} == set(ADDRESSES[1:])
+        assert pids[ADDRESSES[1]] in (a.value("select pg_backend_pid()"), b.value("select pg_backend_pid()"))
+
+
+def test_pool_size_is_the_total(pooler, three):
+    p = pooler(default_pool_size=2, databases={"db": entry(ADDRESSES, three[0].port)})
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(p.login(database="db")) for _ in range(6)]
+        for c in clients:
+            c.send(wire.query("select pg_sleep(0.05)"))
+        for c in clients:
+            c.until("Z")
+        assert sum(int(r["open"]) for r in hosts(p)) == 2
+
+
+# ---------------------------------------------------------------------------------------------- roles
+
+@pytest.mark.parametrize("attrs,who", [
+    ("any", "012"), ("read-write", "0"), ("primary", "0"), ("read-only", "12"), ("standby", "12"),
+    ("prefer-standby", "12")])
+def test_target_session_attrs(pooler, family, attrs, who):
+    p = pooler(default_pool_size=3, databases={
+        "db": entry([c.address for c in family], family[0].port, f"target_session_attrs={attrs}")})
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(p.login(database="db")) for _ in range(3)]
+        for c in clients:
+            c.query("begin")
+        got = {address(c) for c in clients}
+    assert got == {family[int(i)].address for i in who}
+    roles = {r["host"]: r["role"] for r in hosts(p)}
+    for i, c in enumerate(family):
+        assert roles[c.address] in (["primary", "standby", "standby"][i], "unknown")
+
+
+def test_prefer_standby_takes_a_primary_if_there_is_no_standby(pooler, family, three):
+    p = pooler(databases={"db": entry([family[0].address, ADDRESSES[0]], family[0].port,
+                                      "target_session_attrs=prefer-standby load_balance_hosts=disable")})
+    with p.login(database="db") as c:
+        assert address(c) == family[0].address
+
+
+def test_single_host_of_the_wrong_kind(pooler, family):
+    p = pooler(query_wait_timeout=2, databases={
+        "db": entry([family[1].address], family[0].port, "target_session_attrs=primary")})
+    with p.wire() as c:
+        c.start(database="db")
+        m = c.fatal()
+        assert m.text == "query_wait_timeout" and "server is in hot standby mode" in m.fields["D"]
+
+
+class Old(Scripted):
+    """PostgreSQL before 14: says nothing of what it is, and has to be asked."""
+
+    def __init__(self, standby, read_only):
+        self.answers = {b"default_transaction_read_only": read_only, b"pg_is_in_recovery": standby}
+        super().__init__(self.talk)
+
+    def talk(self, link):
+        while True:
+            kind, body = link.recv()
+            out = b""
+            for part in body.rstrip(b"\0").split(b";"):
+                known = [v for k, v in self.answers.items() if k in part]
+                out += row(known[0] if known else str(self.port)) + wire.msg("C", b"SELECT 1\0")
+            link.send(out + READY)
+
+
+@pytest.mark.parametrize("attrs,chosen", [("read-write", 0), ("primary", 0), ("standby", 1), ("read-only", 1)])
+def test_old_servers_are_asked(pooler, closing, attrs, chosen):
+    servers = [Old("f", "off"), Old("t", "off")]
+    p = pooler(databases={"db": "host=127.0.0.1,127.0.0.1 port=%d,%d dbname=p0 target_session_attrs=%s" % (
+        servers[0].port, servers[1].port, attrs)})
+    for _ in range(3):
+        with p.login(database="db") as c:
+            assert c.value("who") == str(servers[chosen].port)
+
+
+class Deaf(Scripted):
+    """A standby that logs in, answers its clients, and never the question what it is."""
+
+    def __init__(self):
+        reports = b"".join(wire.msg("S", f"{k}\0{v}\0".encode())
+                           for k, v in (("in_hot_standby", "on"), ("default_transaction_read_only", "off")))
+        super().__init__(self.talk, login=OK + PARAMS + reports + KEY + READY)
+
+    def talk(self, link):
+        while True:
+            _, body = link.recv()
+            if b"pg_is_in_recovery" not in body:
+                link.send(row(str(self.port)), DONE)
+
+
+def test_r154_role_check_that_hangs_holds_up_nobody(pooler):
+    fake = Deaf()
+    p = pooler(server_connect_timeout=2, query_wait_timeout=30, databases={
+        "db": f"host=127.0.0.1 port={fake.port} dbname=p0 target_session_attrs=standby"})
+    with p.login(database="db") as c:
+        assert c.value("who") == str(fake.port)
+        wait_until(lambda: any(s["state"] == "tested" for s in p.show("SERVERS")), "the idle server is being asked")
+        assert c.value("who") == str(fake.port)  # by another connection
+        p.wait_log("test query timeout")
+        assert host(p, "127.0.0.1")["state"] == "up"  # a failed check of one connection says nothing of the host
+        assert c.value("who") == str(fake.port)
+
+
+def test_read_only_by_default_is_no_writer(pooler, family):
+    """A server that stops taking writes, without a restart: the write pool waits for it, and gets it back."""
+    primary = family[0]
+    names = [c.address for c in family]
+    p = pooler(query_wait_timeout=30, databases={
+        "app": entry(names, primary.port, "target_session_attrs=read-write"),
+        "app_ro": entry(names, primary.port, "target_session_attrs=read-only")})
+    with p.login(database="app") as c, p.login(database="app_ro") as ro:
+        assert c.value("show transaction_read_only") == "off"
+        assert ro.value("show transaction_read_only") == "on"
+        try:
+            primary.sql("alter system set default_transaction_read_only = on", dbname="postgres")
+            primary.sql("select pg_reload_conf()", dbname="postgres")
+            wait_until(lambda: not [s for s in p.show("SERVERS") if s["database"] == "app" and s["state"] == "idle"],
+                       "its servers are closed without a client's doing")
+            c.send(wire.query("insert into history default values"))
+            p.wait_log("session is read-only")
+            assert ro.value("show transaction_read_only") == "on"
+        finally:
+            with primary.connect("postgres") as sql:
+                sql.execute("set transaction_read_only = off")
+                sql.execute("set default_transaction_read_only = off")
+                sql.execute("alter system reset default_transaction_read_only")
+                sql.execute("select pg_reload_conf()")
+        out = c.until("Z")
+        assert [m.type for m in out] == ["C", "Z"], out
+
+
+def test_error_25006_is_looked_into(pooler, family):
+    """A client's own read-only transaction is no demotion: the server is asked, and stays."""
+    p = pooler(default_pool_size=1, databases={
+        "db": entry([c.address for c in family], family[0].port, "target_session_attrs=read-write")})
+    with p.login(database="db") as c:
+        pid = c.value("select pg_backend_pid()")
+        c.query("begin read only")
+        (error,) = [m for m in c.query("insert into history default values") if m.type == "E"]
+        assert error.code == "25006"
+        c.query("rollback")
+        assert c.value("select pg_backend_pid()") == pid
+
+
+def test_switchover_under_load(pooler):
+    """The primary goes down as one does that is replaced, a replica is promoted, the old primary comes back as a standby.
+    Writers whose transaction had not begun see nothing of it; the read pool follows."""
+    with replicated(["127.0.0.31", "127.0.0.32"]) as (old, new):
+        names = [old.address, new.address]
+        p = pooler(default_pool_size=4, query_wait_timeout=60, server_login_retry=15, databases={
+            "app": entry(names, old.port, "target_session_attrs=read-write"),
+            "app_ro": entry(names, old.port, "target_session_attrs=standby")})
+        stop, errors, written = threading.Event(), [], []
+
+        def write():
+            """Autocommit inserts. The only error allowed is the one of a statement that the old primary had begun."""
+            with p.login(database="app") as c:
+                while not stop.is_set():
+                    out = c.query("insert into history default values")
+                    bad = [m.fields for m in out if m.type == "E"]
+                    if bad:
+                        errors.append(bad)
+                    else:
+                        written.append(time.monotonic())
+                    time.sleep(0.005)
+
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        with p.login(database="app_ro") as ro:
+            assert address(ro) == new.address
+            for t in threads:
+                t.start()
+            wait_until(lambda: len(written) > 50, "writes go on")
+            # Idle in the pool only: no transaction is under way when the primary goes.
+            p.admin("PAUSE app")
+            caught_up(old, new)
+            old.stop()
+            p.admin("RESUME app")
+            p.wait_log("no host of database app can be used")
+            before = len(written)
+            new.promote()
+            wait_until(lambda: len(written) > before + 50, "writes go on at the new primary")
+            old.follow(new)
+            old.start()
+            wait_until(lambda: address(ro) == old.address, "the read pool has moved to the new standby")
+            before = len(written)
+            wait_until(lambda: len(written) > before + 50, "writes still go on")
+        stop.set()
+        for t in threads:
+            t.join()
+        assert not errors
+        assert new.sql("select count(*) from history")[0][0] == len(written)
+        assert {r["host"]: r["role"] for r in hosts(p, "app")} == {old.address: "standby", new.address: "primary"}
+
+
+def test_standby_that_is_promoted_leaves_the_read_pool(pooler):
+    """Found without a new connection: the idle server is asked."""
+    with replicated(["127.0.0.41", "127.0.0.42"]) as (primary, replica):
+        p = pooler(query_wait_timeout=30, databases={
+            "db": entry([primary.address, replica.address], primary.port, "target_session_attrs=standby")})
+        with p.login(database="db") as c:
+            assert address(c) == replica.address
+            replica.promote()
+            wait_until(lambda: not [s for s in p.show("SERVERS") if s["addr"] == replica.address], "its server is closed")
+            assert host(p, replica.address)["role"] == "primary"
+
+
+# ---------------------------------------------------------------------------------------------- console
+
+def test_show_hosts_columns(pooler, three):
+    p = pooler(databases={"db": entry(ADDRESSES[:2], three[0].port)})
+    with p.console() as console:
+        out = console.query("SHOW HOSTS")
+        assert out[0].columns == [
+            ("database", 25), ("host", 25), ("port", 23), ("address", 25), ("weight", 23), ("role", 25), ("state", 25),
+            ("since", 25), ("open", 23), ("active", 23), ("failures", 20), ("next_try", 23), ("last_error", 25),
+            ("connect_us", 20)]
+    assert [(r["host"], r["address"], r["state"]) for r in hosts(p)] == [(a, None, "unknown") for a in ADDRESSES[:2]]
+    with p.login(database="db") as c:
+        c.query("begin")
+        row = host(p, address(c))
+        assert (row["state"], row["open"], row["active"], row["failures"], row["last_error"]) == ("up", "1", "1", "0", None)
+        assert row["since"] and int(row["connect_us"]) > 0
