@@ -42,6 +42,10 @@ inline constexpr std::array<Word<LoadBalance>, 4> kLoadBalances{{{"disable", Loa
                                                                  {"least-conn", LoadBalance::least_conn}}};
 inline constexpr std::array<Word<IoEngine>, 3> kIoEngines{
     {{"auto", IoEngine::auto_}, {"io_uring", IoEngine::io_uring}, {"epoll", IoEngine::epoll}}};
+inline constexpr std::array<Word<Placement>, 4> kPlacements{{{"adaptive", Placement::adaptive},
+                                                             {"spread", Placement::spread},
+                                                             {"kernel", Placement::kernel},
+                                                             {"shuffle", Placement::shuffle}}};
 
 constexpr std::span<const Word<PoolMode>> words(PoolMode) { return kPoolModes; }
 constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
@@ -49,6 +53,7 @@ constexpr std::span<const Word<SslMode>> words(SslMode) { return kSslModes; }
 constexpr std::span<const Word<SslNegotiation>> words(SslNegotiation) { return kSslNegotiations; }
 constexpr std::span<const Word<LoadBalance>> words(LoadBalance) { return kLoadBalances; }
 constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
+constexpr std::span<const Word<Placement>> words(Placement) { return kPlacements; }
 
 template <class E>
 std::optional<E> parse_keyword(std::string_view text) {

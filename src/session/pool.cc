@@ -134,8 +134,10 @@ void Pool::leave_queue(Client& client) {
   }
   waiting.remove(&client);
   if (client.phase() == Client::Phase::welcome) --ungreeted_;
+  shared.database.hunger.left(client.queued_at, shared.number);
+  shared.user.hunger.left(client.queued_at, shared.number);
   if (waiting.empty() && bit_set_) {
-    bit_set_ = false;
+    bit_set_ = in_vain_ = false;
     env.queues.remove(this);
     shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
   }
@@ -181,7 +183,7 @@ bool Pool::take(Client& client) {
   client.notified = false;
   waiting.push_back(&client);
   set_waiting_bit();
-  if (!paused() && !ask_others()) launch(&client);
+  if (!paused()) find_server(client);
   return false;
 }
 
@@ -262,6 +264,7 @@ void Pool::offer(Server& server) {
     return server.disconnect("server lifetime over");
 
   greet();
+  if (owed_to_sibling()) return server.disconnect("evicted");
   if (!env.alone() && give_to_other(server)) return;
   if (Client* client = paused() ? nullptr : next_waiter()) {
     promise(server, *client);
@@ -281,13 +284,24 @@ void Pool::offer(Server& server) {
   }
 }
 
+// The limits of databases and users are shared by pools. One that is always busy would keep the others waiting for
+// ever: the place of a server that it frees is theirs, if their client has waited for long, and longer than ours.
+bool Pool::owed_to_sibling() {
+  Client* mine = waiting.front();
+  const Usec since = mine ? mine->queued_at : env.now();
+  return shared.database.hunger.claim(since, shared.number) || shared.user.hunger.claim(since, shared.number);
+}
+
 std::uint64_t Pool::cry_of(const Client& client) const {
   return static_cast<std::uint64_t>(client.queued_at) << 6 | static_cast<std::uint64_t>(env.worker);
 }
 
 bool Pool::give_to_other(Server& server) {
-  if (server.stream->queued()) return false;  // not everything for its last client's sake is sent: it stays
-  Client* mine = waiting.front();
+  if (server.stream->queued()) {  // not everything for its last client's sake is sent: it stays, until on_drained()
+    server.stream->want_drained();
+    return false;
+  }
+  Client* mine = next_waiter();
   std::uint64_t cry = shared.starving.load(std::memory_order_relaxed);
   if (cry) {
     int worker = static_cast<int>(cry & 63);
@@ -353,11 +367,20 @@ int Pool::lend(int to, int count) {
 void Pool::lend_answered(int count) {
   if (count > 0) return;  // the server itself clears asked_
   asked_ = false;
+  in_vain_ = true;
   service();
 }
 
+void Pool::drained(Server& server) {
+  if (env.alone() || server.phase() != Server::Phase::idle || !shared.waiting.load(std::memory_order_seq_cst)) return;
+  unlist(server);
+  if (give_to_other(server)) return;
+  list(server, Server::Phase::idle);
+  publish_idle();
+}
+
 void Pool::server_arrived(Server& server) {
-  asked_ = false;
+  asked_ = in_vain_ = false;
   if (check_due(server)) return server.run_check();  // it comes back by offer()
   offer(server);
   if (!waiting.empty()) service();
@@ -399,6 +422,7 @@ Client* Pool::next_waiter() {
 
 void Pool::service() {
   greet();
+  if (paused()) settle_hunger();
   while (!paused()) {
     Client* client = next_waiter();
     if (!client) break;
@@ -407,9 +431,16 @@ void Pool::service() {
     promise(*server, *client);
     if (client->phase() == Client::Phase::active) client->parameters_set();
   }
-  if (!waiting.empty() && !paused() && !ask_others()) launch(waiting.front());
+  if (!waiting.empty() && !paused()) find_server(*waiting.front());
   if (!joining.empty())
     if (Client* client = first_joining()) launch(client);
+}
+
+// Servers that look idle elsewhere are mostly in use again when the question arrives, if they are busy: who has asked
+// once in vain opens a connection as well, if there is room for one.
+void Pool::find_server(Client& waiter) {
+  const bool asked = ask_others();
+  if (!asked || in_vain_) launch(&waiter);
 }
 
 void Pool::opened() {
@@ -428,6 +459,9 @@ bool Pool::launch(Client* waiter) {
   }
   Usec now = env.now();
   if (now < shared.retry_at.load(std::memory_order_relaxed)) return false;
+  const Usec since = waiter ? waiter->queued_at : now;
+  if (shared.database.hunger.yields(since, shared.number) || shared.user.hunger.yields(since, shared.number))
+    return false;
   bool expected = false;
   if (!shared.connecting.compare_exchange_strong(expected, true, std::memory_order_acq_rel)) return false;
   pool::Permit::Refused why;
@@ -440,14 +474,24 @@ bool Pool::launch(Client* waiter) {
   if (!permit) {
     shared.connecting.store(false, std::memory_order_release);
     bool own = waiter && waiter->phase() == Client::Phase::joining;
-    if (waiter && (own || why == pool::Permit::Refused::database || why == pool::Permit::Refused::user))
-      env.evict_idle(shared, why);
+    pool::Hunger* hunger = why == pool::Permit::Refused::database ? &shared.database.hunger
+                           : why == pool::Permit::Refused::user   ? &shared.user.hunger
+                                                                  : nullptr;
+    if (waiter && (own || hunger)) env.evict_idle(shared, why);
+    if (waiter && hunger && now - since >= pool::kFamine) hunger->raise(since, shared.number);
+    if (why == pool::Permit::Refused::pool) settle_hunger();
     return false;
   }
+  settle_hunger();
   auto* server = new Server(*this, std::move(permit));
   list(*server, Server::Phase::resolving);
   server->start();
   return true;
+}
+
+void Pool::settle_hunger() {
+  shared.database.hunger.settle(shared.number);
+  shared.user.hunger.settle(shared.number);
 }
 
 void Pool::fail_waiters(std::string_view sqlstate, std::string_view text) {
