@@ -79,7 +79,8 @@ TEST(Settings, EveryRowHasItsOwnMember) {
     SCOPED_TRACE(row.key);
     Settings s = defaults();
     bool changed = false;
-    for (const char* value : {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require"}) {
+    for (const char* value :
+         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel"}) {
       if (!set(s, row.key, value) || shown(s, row.key).value == row.value) continue;
       changed = true;
       break;

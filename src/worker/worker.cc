@@ -44,7 +44,12 @@ void Worker::post(ToWorker::Body body) {
 
 void Worker::main() {
   pthread_setname_np(pthread_self(), fmt::format("worker {}", worker).c_str());
-  engine_ = fleet_.use_uring ? net::make_uring() : net::make_epoll();
+  try {
+    if (fleet_.use_uring) engine_ = net::make_uring();
+  } catch (const std::exception& e) {  // the probe worked, and so many of them may yet be more than a limit allows
+    log(LogLevel::error, "worker {}: io_uring cannot be used, epoll instead: {}", worker, e.what());
+  }
+  if (!engine_) engine_ = net::make_epoll();
   engine = engine_.get();
   listen_again();
   wake_.store(engine, std::memory_order_release);
