@@ -40,7 +40,11 @@ bool Hunger::claim(Usec since, std::uint32_t pool) {
 }
 
 PoolShared::PoolShared(DatabaseShared& database_, UserShared& user_, int workers, std::uint32_t number_)
-    : database(database_), user(user_), number(number_), idle_(static_cast<std::size_t>(workers)) {}
+    : database(database_),
+      user(user_),
+      number(number_),
+      idle_(static_cast<std::size_t>(workers)),
+      fronts_(static_cast<std::size_t>(workers)) {}
 
 std::shared_ptr<const Welcome> PoolShared::welcome() const {
   std::lock_guard lock(mutex_);

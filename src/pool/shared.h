@@ -98,9 +98,12 @@ class PoolShared {
   alignas(64) std::atomic<std::uint64_t> waiting{0};
   // The same for replication clients, which want a new connection and nothing else: no idle server is sent to them.
   std::atomic<std::uint64_t> joining{0};
-  // The longest-waiting client of the fleet, once it has waited kOvertake: its queue time << 6 | worker; 0 = none.
-  // Raised by its worker (smaller wins), claimed by whoever sends a server.
-  alignas(64) std::atomic<std::uint64_t> starving{0};
+  // When the first client in each worker's queue began to wait; 0: nobody waits, or a server is on its way to that one.
+  // Written by that worker when its queue gets another head, and set to 0 by whoever sends a server there.
+  struct alignas(64) Front {
+    std::atomic<Usec> since{0};
+  };
+  Front& front(int worker) { return fronts_[static_cast<std::size_t>(worker)]; }
 
   // Number of idle servers on each worker; written by that worker only, read by all.
   struct alignas(64) Idle {
@@ -122,6 +125,7 @@ class PoolShared {
 
  private:
   std::vector<Idle> idle_;
+  std::vector<Front> fronts_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Welcome> welcome_;
   LoginError login_error_;

@@ -367,7 +367,7 @@ TEST(PoolShared, WorkersHaveTheirOwnCacheLine) {
     EXPECT_EQ(p.idle(w).count, 0);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(&p.idle(w)) % 64, 0u);
   }
-  EXPECT_GE(reinterpret_cast<const char*>(&p.starving) - reinterpret_cast<const char*>(&p.waiting), 64);
+  EXPECT_GE(reinterpret_cast<const char*>(&p.front(1)) - reinterpret_cast<const char*>(&p.front(0)), 64);
 }
 
 }  // namespace

@@ -63,9 +63,7 @@ class Client final : public net::StreamOwner, public ListNode {
 
   // Changing the worker (client_move.cc): only between two requests, owing and owed nothing.
   bool may_move() const;
-  bool talked_since(Usec time) const {
-    return request_time > time && phase_ > Phase::joining && phase_ < Phase::console;
-  }
+  bool talked_since(Usec time) const { return spoke_ && request_time > time; }  // its login does not count
   void move_to(int worker);         // Env::ship() follows, unless the client says something or ends before
   void arrive(Pool& pool, int fd);  // on the new worker
 
@@ -204,6 +202,7 @@ class Client final : public net::StreamOwner, public ListNode {
   bool discarding_ = false;  // body_left_ is thrown away
   bool batch_describes_ = false, batch_complete_ = false;  // batch_ has a Describe, its Sync
   bool replaying_ = false;
+  bool spoke_ = false;  // has asked for something
   bool frozen_ = false;
   bool parked_ = false;          // frozen, and nothing of the socket is in the engine
   std::int8_t move_to_ = -1;     // the worker that the stream is being detached for

@@ -10,6 +10,8 @@ namespace pgf::session {
 
 // A server idle for longer than this is looked at before it is used: one system call, rare under load.
 static constexpr Usec kPeekAge = 5 * kMillisecond;
+// While we have waiters of our own, how often to look for one elsewhere who has waited longer.
+static constexpr Usec kLookElsewhere = kMillisecond;
 // How long another worker may take to answer a request for servers.
 static constexpr Usec kAnswerTime = 10 * kMillisecond;
 
@@ -141,10 +143,16 @@ void Pool::leave_queue(Client& client) {
     env.queues.remove(this);
     shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
   }
-  if (!env.alone()) {  // the mark was this client's: nobody need hurry for it any more
-    std::uint64_t mine = cry_of(client);
-    if (shared.starving.load(std::memory_order_relaxed) == mine) shared.starving.compare_exchange_strong(mine, 0);
-  }
+  publish_front();
+}
+
+// Only a new head is news: what was said about this one stays, also that a server is on its way to it.
+void Pool::publish_front() {
+  if (env.alone()) return;
+  Client* first = waiting.front();
+  const std::uint64_t id = first ? first->id : 0;
+  if (id == std::exchange(front_id_, id)) return;
+  shared.front(env.worker).since.store(first ? first->queued_at : 0, std::memory_order_relaxed);
 }
 
 // ---- a client wants a server ----
@@ -182,6 +190,7 @@ bool Pool::take(Client& client) {
   client.queued_at = env.now();
   client.notified = false;
   waiting.push_back(&client);
+  publish_front();
   set_waiting_bit();
   if (!paused()) find_server(client);
   return false;
@@ -192,6 +201,7 @@ void Pool::queue_for_welcome(Client& client) {
   ++ungreeted_;
   client.queued_at = env.now();
   waiting.push_back(&client);
+  publish_front();
   set_waiting_bit();
   service();
 }
@@ -292,8 +302,18 @@ bool Pool::owed_to_sibling() {
   return shared.database.hunger.claim(since, shared.number) || shared.user.hunger.claim(since, shared.number);
 }
 
-std::uint64_t Pool::cry_of(const Client& client) const {
-  return static_cast<std::uint64_t>(client.queued_at) << 6 | static_cast<std::uint64_t>(env.worker);
+// The worker whose first client has waited longest, not counting our own. A look at all that have waiters; under load
+// it is taken once in a while.
+void Pool::look_elsewhere() {
+  looked_at_ = env.now();
+  eldest_ = {};
+  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker);
+  for (; others; others &= others - 1) {
+    const int w = std::countr_zero(others);
+    Usec since = shared.front(w).since.load(std::memory_order_relaxed);
+    if (since && (!eldest_.since || since < eldest_.since)) eldest_ = {w, since, w};
+    eldest_.any = w;
+  }
 }
 
 bool Pool::give_to_other(Server& server) {
@@ -302,38 +322,33 @@ bool Pool::give_to_other(Server& server) {
     return false;
   }
   Client* mine = next_waiter();
-  std::uint64_t cry = shared.starving.load(std::memory_order_relaxed);
-  if (cry) {
-    int worker = static_cast<int>(cry & 63);
-    Usec since = static_cast<Usec>(cry >> 6);
-    if (worker != env.worker && (!mine || since + pool::kOvertake < mine->queued_at) &&
-        shared.starving.compare_exchange_strong(cry, 0, std::memory_order_acq_rel)) {
+  if (!mine || env.now() - looked_at_ >= kLookElsewhere) look_elsewhere();
+  if (eldest_.since && (!mine || eldest_.since + pool::kOvertake < mine->queued_at)) {
+    Usec since = eldest_.since;
+    const int worker = eldest_.worker;
+    const bool first = shared.front(worker).since.compare_exchange_strong(since, 0, std::memory_order_acq_rel);
+    looked_at_ = 0;  // there may be others: look again for the next server
+    if (first) {
       server.move_to(worker);
       return true;
     }
   }
-  if (mine) return false;
-  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker);
-  if (!others) return false;
-  // Start behind ourselves, so that the same worker is not always first.
-  std::uint64_t turned = std::rotr(others, (env.worker + 1) & 63);
-  server.move_to((std::countr_zero(turned) + env.worker + 1) & 63);
+  if (mine || eldest_.any < 0) return false;
+  server.move_to(eldest_.any);  // servers are on their way to all the first ones there: this is for a second
   return true;
 }
 
-// Raises the mark of the longest waiter (pool/shared.h); returns when to look again, 0 = no need.
+// Somebody has waited for long: a server on its way may have died there, or there is an idle one that nobody told us
+// of. Returns when to look again, 0 = no need.
 Usec Pool::age_queue(Usec now) {
   Client* first = waiting.front();
   if (!first || env.alone()) return 0;
-  Usec due = first->queued_at + pool::kOvertake;
+  Usec due = std::max(first->queued_at + pool::kOvertake, next_age_);
   if (now < due) return due;
-  std::uint64_t cry = cry_of(*first);
-  std::uint64_t now_there = shared.starving.load(std::memory_order_relaxed);
-  while ((now_there == 0 || cry < now_there) &&
-         !shared.starving.compare_exchange_weak(now_there, cry, std::memory_order_acq_rel)) {
-  }
+  next_age_ = now + 2 * pool::kOvertake;
+  shared.front(env.worker).since.store(first->queued_at, std::memory_order_relaxed);
   if (!paused()) ask_others();
-  return now + 2 * pool::kOvertake;
+  return next_age_;
 }
 
 bool Pool::ask_others() {

@@ -95,7 +95,8 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   Client* first_joining();
   bool sound(Server& server);
   bool check_due(const Server& server) const;
-  std::uint64_t cry_of(const Client& client) const;
+  void look_elsewhere();
+  void publish_front();
   void tick_servers(Usec now);
   config::ClientPolicy client_policy(const Client& client) const;
   struct QueuedCancel {
@@ -112,6 +113,13 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   bool asked_ = false;    // a request for servers is under way …
   Usec asked_at_ = 0;     // … since
   bool in_vain_ = false;  // the last one brought nothing
+  struct {
+    int worker = -1;
+    Usec since = 0;  // its first client waits; 0: none, or they are all being seen to
+    int any = -1;    // some worker with waiters
+  } eldest_;         // elsewhere, when last looked
+  Usec looked_at_ = 0, next_age_ = 0;
+  std::uint64_t front_id_ = 0;  // whose time is published
   bool bit_set_ = false;
   bool removed_ = false;
   Usec last_lifetime_kill_ = 0;
