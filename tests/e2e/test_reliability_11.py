@@ -107,7 +107,7 @@ def test_r131_query_wait_timeout_of_users_and_databases(pooler):
 @pytest.mark.workers(1, 4)
 def test_r132_first_come_first_served(pooler, pg):
     """One server, a queue built one by one over all workers: served in that order. Each has waited for longer than the
-    bound (2 ms) when the next one comes, so there is no tie."""
+    bound (3 ms) when the next one comes, so there is no tie."""
     p = pooler(default_pool_size=1)
     pg.sql("drop table if exists arrivals; create table arrivals (n serial, who int)")
     clients = [p.login() for _ in range(24)]
@@ -117,6 +117,7 @@ def test_r132_first_come_first_served(pooler, pg):
         for i, c in enumerate(clients):
             c.send(query(f"insert into arrivals (who) select {i} from pg_sleep(0.005)"))
             wait_until(lambda: p.pool()["cl_waiting"] == i + 1, "it waits")
+            time.sleep(0.02)
         holder.query("commit")
         for c in clients:
             assert c.until("Z")[-1].body == b"I"
