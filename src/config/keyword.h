@@ -49,6 +49,10 @@ inline constexpr std::array<Word<TargetSession>, 6> kTargetSessions{
      {"prefer-standby", TargetSession::prefer_standby}}};
 inline constexpr std::array<Word<IoEngine>, 3> kIoEngines{
     {{"auto", IoEngine::auto_}, {"io_uring", IoEngine::io_uring}, {"epoll", IoEngine::epoll}}};
+inline constexpr std::array<Word<Placement>, 4> kPlacements{{{"adaptive", Placement::adaptive},
+                                                             {"spread", Placement::spread},
+                                                             {"kernel", Placement::kernel},
+                                                             {"shuffle", Placement::shuffle}}};
 
 constexpr std::span<const Word<PoolMode>> words(PoolMode) { return kPoolModes; }
 constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
@@ -57,6 +61,7 @@ constexpr std::span<const Word<SslNegotiation>> words(SslNegotiation) { return k
 constexpr std::span<const Word<LoadBalance>> words(LoadBalance) { return kLoadBalances; }
 constexpr std::span<const Word<TargetSession>> words(TargetSession) { return kTargetSessions; }
 constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
+constexpr std::span<const Word<Placement>> words(Placement) { return kPlacements; }
 
 template <class E>
 std::optional<E> parse_keyword(std::string_view text) {

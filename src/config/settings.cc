@@ -49,8 +49,8 @@ template <class E>
 struct Enum {
   E Settings::*member;
 };
-using Field =
-    std::variant<Int, Flag, AutoInt, Time, Text, Enum<PoolMode>, Enum<AuthType>, Enum<SslMode>, Enum<IoEngine>>;
+using Field = std::variant<Int, Flag, AutoInt, Time, Text, Enum<PoolMode>, Enum<AuthType>, Enum<SslMode>,
+                           Enum<IoEngine>, Enum<Placement>>;
 
 enum class Apply { live, boot };  // boot: RELOAD and SET accept a new value and ignore it
 enum class Effect { yes, none };  // none: accepted, but this version does nothing with it yet
@@ -220,6 +220,9 @@ constexpr Row kRows[] = {
      "threads that serve connections; auto = the cores this process may use"},
     {"io_engine", Enum<IoEngine>{&S::io_engine}, "auto", boot, yes,
      "how sockets are served; auto = io_uring where the kernel allows it"},
+    {"placement", Enum<Placement>{&S::placement}, "adaptive", live, yes,
+     "which worker serves a client: kernel = the one that accepted it; spread = the one with the fewest clients; "
+     "adaptive = spread, and idle clients move later as the load asks; shuffle = they move all the time, for tests"},
     {"max_client_prepared_statements", Int{&S::max_client_prepared_statements, kCount}, "10000", live, yes,
      "named prepared statements kept per client, the least recently used goes first; 0 = no limit"},
     {"max_prepared_statement_memory", Int{&S::max_prepared_statement_memory, {0, std::int64_t{1} << 40}}, "1073741824",
@@ -405,5 +408,6 @@ std::string_view to_text(AuthType type) { return keyword_of(type); }
 std::string_view to_text(SslMode mode) { return keyword_of(mode); }
 std::string_view to_text(LoadBalance policy) { return keyword_of(policy); }
 std::string_view to_text(IoEngine engine) { return keyword_of(engine); }
+std::string_view to_text(Placement placement) { return keyword_of(placement); }
 
 }  // namespace pgf::config

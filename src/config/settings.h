@@ -18,6 +18,7 @@ enum class SslNegotiation { postgres, direct };
 enum class LoadBalance { disable, round_robin, random, least_conn };
 enum class TargetSession { any, read_write, read_only, primary, standby, prefer_standby };
 enum class IoEngine { auto_, io_uring, epoll };
+enum class Placement { adaptive, spread, kernel, shuffle };
 
 // Member name = key name. Durations are Usec whatever the unit in the file; int64 for int and uint; bool for 0/1 flags
 // is not used: PgBouncer's flags are ints and show as such. A NULL default of PgBouncer is std::nullopt-like: the
@@ -63,6 +64,7 @@ struct Settings {
   // pgflotilla's own
   std::int64_t workers;  // 0 = auto: the cores that affinity and the cgroup quota allow
   IoEngine io_engine;
+  Placement placement;
 };
 
 // Everything below is driven by the rows of settings.cc.
@@ -102,5 +104,6 @@ std::string_view to_text(AuthType type);
 std::string_view to_text(SslMode mode);
 std::string_view to_text(LoadBalance policy);
 std::string_view to_text(IoEngine engine);
+std::string_view to_text(Placement placement);
 
 }  // namespace pgf::config

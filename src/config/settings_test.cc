@@ -35,8 +35,9 @@ TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
   auto keys = setting_keys();
   EXPECT_EQ(std::set<std::string_view>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_EQ(keys.size(), 100 + own_setting_keys().size());
-  EXPECT_THAT(own_setting_keys(), testing::ElementsAre("workers", "io_engine", "max_client_prepared_statements",
-                                                       "max_prepared_statement_memory"));
+  EXPECT_THAT(own_setting_keys(),
+              testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
+                                   "max_prepared_statement_memory"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
@@ -78,7 +79,8 @@ TEST(Settings, EveryRowHasItsOwnMember) {
     SCOPED_TRACE(row.key);
     Settings s = defaults();
     bool changed = false;
-    for (const char* value : {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require"}) {
+    for (const char* value :
+         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel"}) {
       if (!set(s, row.key, value) || shown(s, row.key).value == row.value) continue;
       changed = true;
       break;
@@ -131,7 +133,8 @@ TEST(Settings, DefaultsAreTheReferences) {
                                                               {"unix_socket_mode", "511"},
                                                               {"verbose", "0"},
                                                               {"workers", "auto"},
-                                                              {"io_engine", "auto"}};
+                                                              {"io_engine", "auto"},
+                                                              {"placement", "adaptive"}};
   Settings s = defaults();
   for (const auto& [key, value] : expected) EXPECT_EQ(shown(s, key).value, value) << key;
   EXPECT_EQ(s.query_wait_timeout, 120 * kSecond);

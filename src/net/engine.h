@@ -87,6 +87,7 @@ class Stream {
   // Leave this engine to move to another thread. Needs queued() == 0. Answer: on_detached(), from the loop, usually in
   // this turn or the next. Until then the only other call allowed is close().
   void detach();
+  bool detaching() const { return detaching_; }
 
   // From here on everything goes through TLS: on_bytes gives, send() and forward() take plaintext, and what is sent
   // before the handshake is over waits for it. `already`: what the other side is known to have sent of it. A failure

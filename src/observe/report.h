@@ -8,6 +8,7 @@
 
 #include "base/time.h"
 #include "config/settings.h"
+#include "pool/placement.h"
 #include "session/handover.h"
 
 namespace pgf::observe {
@@ -48,6 +49,8 @@ struct PoolRow {  // one pool's part on one worker; the control thread sums over
   Counters counters;
 };
 
+using MoveCounts = std::array<std::uint64_t, pool::kMoveReasons>;  // clients moved, by why
+
 struct WorkerRow {  // SHOW WORKERS
   int worker = 0;
   std::string engine;
@@ -55,7 +58,9 @@ struct WorkerRow {  // SHOW WORKERS
   std::uint64_t transactions = 0, received = 0, sent = 0;
   double cpu_seconds = 0, busy = 0;  // busy: share of the last second or so spent not sleeping, 0..1
   std::uint64_t loop_turns = 0, syscalls = 0;
-  std::uint64_t clients_in = 0, clients_out = 0, servers_in = 0, servers_out = 0;  // moved
+  MoveCounts clients_in{}, clients_out{};
+  std::uint64_t servers_in = 0, servers_out = 0;  // moved
+  std::string why;                                // the last move that the control thread asked for; empty = none
 };
 
 struct DatabaseRow {  // SHOW DATABASES; made by the control thread
@@ -154,7 +159,7 @@ struct Fleet {
   Usec period = kSecond;     // length of `period` above
   bool paused = false, suspended = false;
   std::vector<session::Handed> handed;  // SHOW FDS: listening sockets first
-  std::string version;  // "PgBouncer 1.25.2" style text of SHOW VERSION
+  std::string version;                  // "PgBouncer 1.25.2" style text of SHOW VERSION
 };
 
 // Sums the workers' reports (pools by key, sockets concatenated in pool order).

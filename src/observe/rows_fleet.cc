@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +17,10 @@ wire::RowWriter& text_or_null(wire::RowWriter& w, std::string_view value) {
 wire::RowWriter& big(wire::RowWriter& w, std::uint64_t value) { return w.number(static_cast<std::int64_t>(value)); }
 
 std::string_view yes_no(bool value) { return value ? "yes" : "no"; }
+
+// All but shuffle, which is for tests. The columns in views.cc are in this order.
+constexpr pool::MoveReason kShownReasons[] = {pool::MoveReason::accept, pool::MoveReason::gather,
+                                              pool::MoveReason::relieve, pool::MoveReason::level};
 
 // An unset size is an empty text, a set one nine wide: scripts were written against that.
 std::string padded(int size) { return size < 0 ? std::string() : fmt::format("{:9d}", size); }
@@ -135,7 +140,13 @@ void worker_rows(std::string& out, const Fleet& fleet) {
     big(big(big(w, row.transactions), row.received), row.sent);
     w.text(fmt::format("{:.3f}", row.cpu_seconds)).text(fmt::format("{:.3f}", row.busy));
     big(big(w, row.loop_turns), row.syscalls);
-    big(big(big(big(w, row.clients_in), row.clients_out), row.servers_in), row.servers_out);
+    auto sum = [](const MoveCounts& counts) { return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}); };
+    big(big(big(big(w, sum(row.clients_in)), sum(row.clients_out)), row.servers_in), row.servers_out);
+    for (pool::MoveReason reason : kShownReasons) {
+      auto i = static_cast<std::size_t>(reason);
+      big(big(w, row.clients_in[i]), row.clients_out[i]);
+    }
+    text_or_null(w, row.why);
   }
 }
 

@@ -173,7 +173,16 @@ constexpr Column kWorkerColumns[] = {{"worker", 'i'},
                                      {"clients_moved_in", 'q'},
                                      {"clients_moved_out", 'q'},
                                      {"servers_moved_in", 'q'},
-                                     {"servers_moved_out", 'q'}};
+                                     {"servers_moved_out", 'q'},
+                                     {"accept_in", 'q'},
+                                     {"accept_out", 'q'},
+                                     {"gather_in", 'q'},
+                                     {"gather_out", 'q'},
+                                     {"relieve_in", 'q'},
+                                     {"relieve_out", 'q'},
+                                     {"level_in", 'q'},
+                                     {"level_out", 'q'},
+                                     {"last_move", 's'}};
 
 constexpr std::array<Column, 16> kHandedColumns{{{"fd", 'i'},
                                                  {"task", 's'},

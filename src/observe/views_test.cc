@@ -85,7 +85,8 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
       {"WORKERS",
        "worker i engine s clients i servers_active i servers_idle i waiting i transactions q received q sent q "
        "cpu_seconds N busy N loop_turns q syscalls q clients_moved_in q clients_moved_out q servers_moved_in q "
-       "servers_moved_out q"},
+       "servers_moved_out q accept_in q accept_out q gather_in q gather_out q relieve_in q relieve_out q level_in q "
+       "level_out q last_move s"},
   };
   std::set<std::string_view> tested;
   for (const auto& [name, text] : expected) {
@@ -335,8 +336,28 @@ TEST(Views, ConfigVersionState) {
 
 TEST(Views, Workers) {
   Fleet fleet;
-  fleet.workers = {{1, "io_uring", 2, 3, 4, 5, 6, 7, 8, 9.25, 0.5, 10, 11, 12, 13, 14, 15}};
-  EXPECT_THAT(shown("WORKERS", fleet), ElementsAre("1|io_uring|2|3|4|5|6|7|8|9.250|0.500|10|11|12|13|14|15"));
+  fleet.workers = {{1,
+                    "io_uring",
+                    2,
+                    3,
+                    4,
+                    5,
+                    6,
+                    7,
+                    8,
+                    9.25,
+                    0.5,
+                    10,
+                    11,
+                    {1, 2, 3, 4, 5},
+                    {6, 0, 0, 7, 0},
+                    14,
+                    15,
+                    "level: 7 to worker 0"}};
+  EXPECT_THAT(shown("WORKERS", fleet), ElementsAre("1|io_uring|2|3|4|5|6|7|8|9.250|0.500|10|11|15|13|14|15|"
+                                                   "1|6|2|0|3|0|4|7|level: 7 to worker 0"));
+  fleet.workers[0].why.clear();
+  EXPECT_THAT(shown("WORKERS", fleet), ElementsAre(testing::EndsWith("|7|NULL")));
 }
 
 }  // namespace

@@ -2,8 +2,49 @@
 
 namespace pgf::pool {
 
+static constexpr std::uint64_t kClaimed = 1, kPoolBits = 20, kPoolMask = (1 << kPoolBits) - 1;
+
+static std::uint64_t hunger_mark(Usec since, std::uint32_t pool) {
+  return static_cast<std::uint64_t>(since / kMillisecond) << (kPoolBits + 1) | (pool & kPoolMask) << 1;
+}
+
+void Hunger::raise(Usec since, std::uint32_t pool) {
+  const std::uint64_t mine = hunger_mark(since, pool);
+  std::uint64_t now = mark_.load(std::memory_order_relaxed);
+  while ((now == 0 || mine < (now & ~kClaimed)) && !mark_.compare_exchange_weak(now, mine, std::memory_order_acq_rel)) {
+  }
+}
+
+void Hunger::settle(std::uint32_t pool) {
+  std::uint64_t now = mark_.load(std::memory_order_relaxed);
+  while (now && (now >> 1 & kPoolMask) == (pool & kPoolMask) &&
+         !mark_.compare_exchange_weak(now, 0, std::memory_order_acq_rel)) {
+  }
+}
+
+void Hunger::left(Usec since, std::uint32_t pool) {
+  const std::uint64_t mine = hunger_mark(since, pool);
+  std::uint64_t now = mark_.load(std::memory_order_relaxed);
+  while ((now & ~kClaimed) == mine && !mark_.compare_exchange_weak(now, 0, std::memory_order_acq_rel)) {
+  }
+}
+
+bool Hunger::before(std::uint64_t mark, Usec since, std::uint32_t pool) {
+  return mark && (mark >> 1 & kPoolMask) != (pool & kPoolMask) && mark < hunger_mark(since, 0);
+}
+
+bool Hunger::claim(Usec since, std::uint32_t pool) {
+  std::uint64_t now = mark_.load(std::memory_order_relaxed);
+  return !(now & kClaimed) && before(now, since, pool) &&
+         mark_.compare_exchange_strong(now, now | kClaimed, std::memory_order_acq_rel);
+}
+
 PoolShared::PoolShared(DatabaseShared& database_, UserShared& user_, int workers, std::uint32_t number_)
-    : database(database_), user(user_), number(number_), idle_(static_cast<std::size_t>(workers)) {}
+    : database(database_),
+      user(user_),
+      number(number_),
+      idle_(static_cast<std::size_t>(workers)),
+      fronts_(static_cast<std::size_t>(workers)) {}
 
 std::shared_ptr<const Welcome> PoolShared::welcome() const {
   std::lock_guard lock(mutex_);

@@ -34,14 +34,36 @@ class Counter {
   std::atomic<int> value_{0};
 };
 
+// The pool whose client has waited longest for a place under a limit that several pools share and that the others never
+// leave idle. Its turn comes: some pool gives up the next server that it frees, and nobody else takes the place.
+// Written by all workers.
+class Hunger {
+ public:
+  void raise(Usec since, std::uint32_t pool);  // an older one stays
+  void settle(std::uint32_t pool);             // this pool has got a place, or wants none any more
+  void left(Usec since, std::uint32_t pool);   // that client has left the queue
+  // May `pool` take a place for a client that waits since then?
+  bool yields(Usec since, std::uint32_t pool) const {
+    return before(mark_.load(std::memory_order_relaxed), since, pool);
+  }
+  // The same question from who frees a server: true for one asker only.
+  bool claim(Usec since, std::uint32_t pool);
+
+ private:
+  static bool before(std::uint64_t mark, Usec since, std::uint32_t pool);
+  std::atomic<std::uint64_t> mark_{0};  // ms << 21 | pool << 1 | claimed; 0: nobody
+};
+
 struct UserShared {
   std::string name;
   Counter servers, clients;
+  Hunger hunger;
 };
 
 struct DatabaseShared {
   std::string name;
   Counter servers, clients;
+  Hunger hunger;
   std::atomic<bool> paused{false}, disabled{false};  // console
   std::atomic<bool> is_auto{false};
   // Plans prepared before are stale: raised by the worker whose server found one that no longer fits (DDL).
@@ -76,9 +98,12 @@ class PoolShared {
   alignas(64) std::atomic<std::uint64_t> waiting{0};
   // The same for replication clients, which want a new connection and nothing else: no idle server is sent to them.
   std::atomic<std::uint64_t> joining{0};
-  // The longest-waiting client of the fleet, once it has waited kOvertake: its queue time << 6 | worker; 0 = none.
-  // Raised by its worker (smaller wins), claimed by whoever sends a server.
-  alignas(64) std::atomic<std::uint64_t> starving{0};
+  // When the first client in each worker's queue began to wait; 0: nobody waits, or a server is on its way to that one.
+  // Written by that worker when its queue gets another head, and set to 0 by whoever sends a server there.
+  struct alignas(64) Front {
+    std::atomic<Usec> since{0};
+  };
+  Front& front(int worker) { return fronts_[static_cast<std::size_t>(worker)]; }
 
   // Number of idle servers on each worker; written by that worker only, read by all.
   struct alignas(64) Idle {
@@ -103,6 +128,7 @@ class PoolShared {
 
  private:
   std::vector<Idle> idle_;
+  std::vector<Front> fronts_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Welcome> welcome_;
   LoginError login_error_;
@@ -154,6 +180,9 @@ class Directory {
   Map<UserShared> users_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<PoolShared>> pools_;
 };
+
+// A client may see places under a shared limit go round in other pools for this long, then it is the next.
+inline constexpr Usec kFamine = 500 * kMillisecond;
 
 // A foreign client may be overtaken by local ones for at most this long once it waits (design.md section 5).
 inline constexpr Usec kOvertake = 2 * kMillisecond;

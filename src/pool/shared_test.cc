@@ -47,6 +47,58 @@ struct Held {
   void leave() { now.fetch_sub(1); }
 };
 
+TEST(Hunger, TheOldestIsNextAndOnePlaceIsGivenUp) {
+  Hunger h;
+  EXPECT_FALSE(h.claim(9 * kSecond, 1));
+  EXPECT_FALSE(h.yields(9 * kSecond, 1));
+  h.raise(5 * kSecond, 7);
+  h.raise(6 * kSecond, 8);
+  EXPECT_FALSE(h.yields(9 * kSecond, 7)) << "not to itself";
+  EXPECT_TRUE(h.yields(9 * kSecond, 8));
+  EXPECT_TRUE(h.yields(9 * kSecond, 1));
+  EXPECT_FALSE(h.yields(4 * kSecond, 1)) << "whoever waits longer yields to nobody";
+  EXPECT_FALSE(h.claim(4 * kSecond, 1));
+  EXPECT_FALSE(h.claim(9 * kSecond, 7));
+  EXPECT_TRUE(h.claim(9 * kSecond, 1));
+  EXPECT_FALSE(h.claim(9 * kSecond, 2)) << "once";
+  EXPECT_TRUE(h.yields(9 * kSecond, 2)) << "the place is still to be taken";
+  h.settle(8);
+  EXPECT_TRUE(h.yields(9 * kSecond, 2));
+  h.settle(7);
+  EXPECT_FALSE(h.yields(9 * kSecond, 2));
+  h.raise(6 * kSecond, 8);
+  h.left(5 * kSecond, 8);
+  h.left(6 * kSecond, 7);
+  EXPECT_TRUE(h.yields(9 * kSecond, 1));
+  EXPECT_TRUE(h.claim(9 * kSecond, 1));
+  h.left(6 * kSecond, 8);
+  EXPECT_FALSE(h.yields(9 * kSecond, 1));
+  h.raise(6 * kSecond, 0);  // pool number 0 is one, too
+  EXPECT_TRUE(h.claim(9 * kSecond, 1));
+  h.raise(5 * kSecond, 3);
+  EXPECT_TRUE(h.claim(9 * kSecond, 1)) << "an older one needs a place of its own";
+}
+
+TEST(Hunger, OneOfManyClaims) {
+  Hunger h;
+  std::atomic<int> claims{0}, raised{0};
+  race(
+      [&](int t) {
+        for (int i = 0; i < 2000; ++i) {
+          if (t == 0) {
+            h.raise(kSecond, 1);
+            ++raised;
+            h.settle(1);
+          } else {
+            claims += h.claim(9 * kSecond, 2);
+          }
+        }
+      },
+      [] {});
+  EXPECT_LE(claims, raised);
+  EXPECT_FALSE(h.yields(9 * kSecond, 2));
+}
+
 TEST(Counter, Limits) {
   Counter c;
   EXPECT_TRUE(c.take(2));
@@ -315,7 +367,7 @@ TEST(PoolShared, WorkersHaveTheirOwnCacheLine) {
     EXPECT_EQ(p.idle(w).count, 0);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(&p.idle(w)) % 64, 0u);
   }
-  EXPECT_GE(reinterpret_cast<const char*>(&p.starving) - reinterpret_cast<const char*>(&p.waiting), 64);
+  EXPECT_GE(reinterpret_cast<const char*>(&p.front(1)) - reinterpret_cast<const char*>(&p.front(0)), 64);
 }
 
 }  // namespace

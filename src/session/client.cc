@@ -146,20 +146,13 @@ bool Client::freeze() {
   if (!frozen_) {
     if (body_left_) return false;
     frozen_ = true;
+    move_to_ = -1;
     stream->pause();
   }
   if (stream->tls()) return stream->queued() == 0;  // not for another process
   // Another process may read this socket next: not even a receive that the kernel has begun may be left.
   if (!parked_) stream->detach();
   return parked_ && stream->queued() == 0;
-}
-
-void Client::on_detached(int fd, std::unique_ptr<net::Tls>) {
-  stream = env_->engine->adopt(fd, net::Kind::client, this);
-  if (frozen_)
-    parked_ = true;
-  else if (!paused_)
-    stream->resume();
 }
 
 void Client::thaw() {

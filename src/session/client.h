@@ -61,6 +61,12 @@ class Client final : public net::StreamOwner, public ListNode {
   void server_drained();  // the server can take more
   void joined();          // replication: our own server is logged in; joining -> active
 
+  // Changing the worker (client_move.cc): only between two requests, owing and owed nothing.
+  bool may_move() const;
+  bool talked_since(Usec time) const { return spoke_ && request_time > time; }  // its login does not count
+  void move_to(int worker);         // Env::ship() follows, unless the client says something or ends before
+  void arrive(Pool& pool, int fd);  // on the new worker
+
   // SUSPEND. freeze() stops reading between two messages; true when that is so and all is sent. Consoles go on.
   bool freeze();
   void thaw();
@@ -198,8 +204,10 @@ class Client final : public net::StreamOwner, public ListNode {
   bool discarding_ = false;  // body_left_ is thrown away
   bool batch_describes_ = false, batch_complete_ = false;  // batch_ has a Describe, its Sync
   bool replaying_ = false;
+  bool spoke_ = false;  // has asked for something
   bool frozen_ = false;
   bool parked_ = false;          // frozen, and nothing of the socket is in the engine
+  std::int8_t move_to_ = -1;     // the worker that the stream is being detached for
   std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
   Usec query_start_ = 0, xact_start_ = 0;
   std::unique_ptr<std::string> held_;
@@ -212,6 +220,7 @@ class Client final : public net::StreamOwner, public ListNode {
   std::unique_ptr<std::string> batch_;    // what the client said since its named Bind, while nothing answered it
   std::uint32_t unnamed_number_ = 0;      // of the last unnamed Parse
   wire::ParamSet params_;
+  std::unique_ptr<net::Tls> moving_tls_;  // between two engines
 
  public:
   Usec xact_start() const { return xact_start_; }

@@ -37,6 +37,7 @@ bool Client::tracking() const { return env_->settings().max_prepared_statements 
 void Client::begin_request() {
   if (query_start_) return;
   query_start_ = env_->now();
+  spoke_ = true;
   ++pool->counters.queries;
   if (xact_start_) return;
   xact_start_ = query_start_;

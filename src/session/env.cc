@@ -18,6 +18,13 @@ void CancelRegistry::remove(const wire::CancelKey& key) {
   shard.map.erase(number(key));
 }
 
+void CancelRegistry::moved(const wire::CancelKey& key, ClientHandle from, ClientHandle to) {
+  Shard& shard = shards_[key[4] % shards_.size()];
+  std::lock_guard lock(shard.mutex);
+  auto it = shard.map.find(number(key));
+  if (it != shard.map.end() && it->second == from) it->second = to;
+}
+
 ClientHandle CancelRegistry::find(const wire::CancelKey& key) const {
   const Shard& shard = shards_[key[4] % shards_.size()];
   std::lock_guard lock(shard.mutex);

@@ -38,9 +38,11 @@ class CancelLink;
 
 // Names one client of one worker from anywhere; a stale one finds nothing.
 struct ClientHandle {
+  static constexpr std::uint32_t kOnItsWay = 0xffffffff;  // a slot: the worker is yet to give it one
   int worker = -1;
   std::uint32_t slot = 0;
   std::uint64_t id = 0;
+  bool operator==(const ClientHandle&) const = default;
 };
 
 // Cancel keys of all clients of the program. Any worker; a mutex per shard, taken at login, logout and cancel only.
@@ -48,6 +50,9 @@ class CancelRegistry {
  public:
   bool add(const wire::CancelKey& key, ClientHandle client);  // false: the key exists already, take another
   void remove(const wire::CancelKey& key);
+  // The client has changed its worker. Nothing happens unless the key's client is still `from`: whoever is overtaken by
+  // news about the same client leaves them alone.
+  void moved(const wire::CancelKey& key, ClientHandle from, ClientHandle to);
   ClientHandle find(const wire::CancelKey& key) const;  // worker -1 = no such key
 
  private:
@@ -87,6 +92,20 @@ class Credentials {
   std::unordered_map<std::string, std::string> learned_;
 };
 
+// Clients between two workers. Orders of the control thread go to all workers while there are none: so each order, and
+// each SHOW, meets every client exactly once. Both sides write one variable and then read the other (seq_cst).
+struct Moves {
+  std::atomic<int> under_way{0};  // raised by the worker that lets go of a client, lowered by the one that has it
+  std::atomic<int> held{0};  // orders that are not yet carried out everywhere: no move begins; control thread writes
+  bool begin() {
+    under_way.fetch_add(1);
+    if (held.load() == 0) return true;
+    under_way.fetch_sub(1);
+    return false;
+  }
+  void end() { under_way.fetch_sub(1); }
+};
+
 // The program's shared state as sessions see it.
 struct Shared {
   Shared(int workers_, std::string_view track_extra)
@@ -102,9 +121,10 @@ struct Shared {
   pool::Counter clients;                  // every client socket; all workers
   pool::Counter admitted;                 // those that said who they are: max_client_conn; all workers
   std::atomic<std::uint64_t> next_id{1};  // clients and servers, in creation order; all workers
-  std::atomic<bool> paused{false};        // PAUSE; control thread writes
-  std::atomic<bool> suspended{false};     // SUSPEND; control thread writes
-  std::atomic<int> shutdown{0};           // 0 no, 1 waiting for servers, 2 waiting for clients; control thread writes
+  Moves moves;
+  std::atomic<bool> paused{false};     // PAUSE; control thread writes
+  std::atomic<bool> suspended{false};  // SUSPEND; control thread writes
+  std::atomic<int> shutdown{0};        // 0 no, 1 waiting for servers, 2 waiting for clients; control thread writes
 };
 
 class Env {
@@ -142,6 +162,7 @@ class Env {
 
   // To other workers.
   virtual void ship(Server* server, int fd, int to) = 0;  // detached server with its socket
+  virtual void ship(Client* client, int fd, int to) = 0;  // likewise; it is the other worker's when this returns
   virtual void ask_for_server(pool::PoolShared& pool, int from_worker, int count) = 0;
   virtual void poke(pool::PoolShared& pool) = 0;              // all workers with waiters of the pool look again
   virtual void poke_after_close(pool::PoolShared& pool) = 0;  // a permit came back: pools sharing a limit look again

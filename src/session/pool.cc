@@ -10,6 +10,8 @@ namespace pgf::session {
 
 // A server idle for longer than this is looked at before it is used: one system call, rare under load.
 static constexpr Usec kPeekAge = 5 * kMillisecond;
+// While we have waiters of our own, how often to look for one elsewhere who has waited longer.
+static constexpr Usec kLookElsewhere = kMillisecond;
 // How long another worker may take to answer a request for servers.
 static constexpr Usec kAnswerTime = 10 * kMillisecond;
 
@@ -136,15 +138,23 @@ void Pool::leave_queue(Client& client) {
   }
   waiting.remove(&client);
   if (client.phase() == Client::Phase::welcome) --ungreeted_;
+  shared.database.hunger.left(client.queued_at, shared.number);
+  shared.user.hunger.left(client.queued_at, shared.number);
   if (waiting.empty() && bit_set_) {
-    bit_set_ = false;
+    bit_set_ = in_vain_ = false;
     env.queues.remove(this);
     shared.waiting.fetch_and(~(std::uint64_t{1} << env.worker), std::memory_order_seq_cst);
   }
-  if (!env.alone()) {  // the mark was this client's: nobody need hurry for it any more
-    std::uint64_t mine = cry_of(client);
-    if (shared.starving.load(std::memory_order_relaxed) == mine) shared.starving.compare_exchange_strong(mine, 0);
-  }
+  publish_front();
+}
+
+// Only a new head is news: what was said about this one stays, also that a server is on its way to it.
+void Pool::publish_front() {
+  if (env.alone()) return;
+  Client* first = waiting.front();
+  const std::uint64_t id = first ? first->id : 0;
+  if (id == std::exchange(front_id_, id)) return;
+  shared.front(env.worker).since.store(first ? first->queued_at : 0, std::memory_order_relaxed);
 }
 
 // ---- a client wants a server ----
@@ -182,8 +192,9 @@ bool Pool::take(Client& client) {
   client.queued_at = env.now();
   client.notified = false;
   waiting.push_back(&client);
+  publish_front();
   set_waiting_bit();
-  if (!paused() && !ask_others()) launch(&client);
+  if (!paused()) find_server(client);
   return false;
 }
 
@@ -192,6 +203,7 @@ void Pool::queue_for_welcome(Client& client) {
   ++ungreeted_;
   client.queued_at = env.now();
   waiting.push_back(&client);
+  publish_front();
   set_waiting_bit();
   service();
 }
@@ -274,6 +286,7 @@ void Pool::offer(Server& server) {
     return server.disconnect("server lifetime over");
 
   greet();
+  if (owed_to_sibling()) return server.disconnect("evicted");
   if (!env.alone() && give_to_other(server)) return;
   if (Client* client = paused() ? nullptr : next_waiter()) {
     promise(server, *client);
@@ -293,45 +306,61 @@ void Pool::offer(Server& server) {
   }
 }
 
-std::uint64_t Pool::cry_of(const Client& client) const {
-  return static_cast<std::uint64_t>(client.queued_at) << 6 | static_cast<std::uint64_t>(env.worker);
+// The limits of databases and users are shared by pools. One that is always busy would keep the others waiting for
+// ever: the place of a server that it frees is theirs, if their client has waited for long, and longer than ours.
+bool Pool::owed_to_sibling() {
+  Client* mine = waiting.front();
+  const Usec since = mine ? mine->queued_at : env.now();
+  return shared.database.hunger.claim(since, shared.number) || shared.user.hunger.claim(since, shared.number);
+}
+
+// The worker whose first client has waited longest, not counting our own. A look at all that have waiters; under load
+// it is taken once in a while.
+void Pool::look_elsewhere() {
+  looked_at_ = env.now();
+  eldest_ = {};
+  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker);
+  for (; others; others &= others - 1) {
+    const int w = std::countr_zero(others);
+    Usec since = shared.front(w).since.load(std::memory_order_relaxed);
+    if (since && (!eldest_.since || since < eldest_.since)) eldest_ = {w, since, w};
+    eldest_.any = w;
+  }
 }
 
 bool Pool::give_to_other(Server& server) {
-  if (server.stream->queued()) return false;  // not everything for its last client's sake is sent: it stays
-  Client* mine = waiting.front();
-  std::uint64_t cry = shared.starving.load(std::memory_order_relaxed);
-  if (cry) {
-    int worker = static_cast<int>(cry & 63);
-    Usec since = static_cast<Usec>(cry >> 6);
-    if (worker != env.worker && (!mine || since + pool::kOvertake < mine->queued_at) &&
-        shared.starving.compare_exchange_strong(cry, 0, std::memory_order_acq_rel)) {
+  if (server.stream->queued()) {  // not everything for its last client's sake is sent: it stays, until on_drained()
+    server.stream->want_drained();
+    return false;
+  }
+  Client* mine = next_waiter();
+  if (!mine || env.now() - looked_at_ >= kLookElsewhere) look_elsewhere();
+  if (eldest_.since && (!mine || eldest_.since + pool::kOvertake < mine->queued_at)) {
+    Usec since = eldest_.since;
+    const int worker = eldest_.worker;
+    const bool first = shared.front(worker).since.compare_exchange_strong(since, 0, std::memory_order_acq_rel);
+    looked_at_ = 0;  // there may be others: look again for the next server
+    if (first) {
       server.move_to(worker);
       return true;
     }
   }
-  if (mine) return false;
-  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker);
-  if (!others) return false;
-  // Start behind ourselves, so that the same worker is not always first.
-  std::uint64_t turned = std::rotr(others, (env.worker + 1) & 63);
-  server.move_to((std::countr_zero(turned) + env.worker + 1) & 63);
+  if (mine || eldest_.any < 0) return false;
+  server.move_to(eldest_.any);  // servers are on their way to all the first ones there: this is for a second
   return true;
 }
 
-// Raises the mark of the longest waiter (pool/shared.h); returns when to look again, 0 = no need.
+// Somebody has waited for long: a server on its way may have died there, or there is an idle one that nobody told us
+// of. Returns when to look again, 0 = no need.
 Usec Pool::age_queue(Usec now) {
   Client* first = waiting.front();
   if (!first || env.alone()) return 0;
-  Usec due = first->queued_at + pool::kOvertake;
+  Usec due = std::max(first->queued_at + pool::kOvertake, next_age_);
   if (now < due) return due;
-  std::uint64_t cry = cry_of(*first);
-  std::uint64_t now_there = shared.starving.load(std::memory_order_relaxed);
-  while ((now_there == 0 || cry < now_there) &&
-         !shared.starving.compare_exchange_weak(now_there, cry, std::memory_order_acq_rel)) {
-  }
+  next_age_ = now + 2 * pool::kOvertake;
+  shared.front(env.worker).since.store(first->queued_at, std::memory_order_relaxed);
   if (!paused()) ask_others();
-  return now + 2 * pool::kOvertake;
+  return next_age_;
 }
 
 bool Pool::ask_others() {
@@ -365,11 +394,20 @@ int Pool::lend(int to, int count) {
 void Pool::lend_answered(int count) {
   if (count > 0) return;  // the server itself clears asked_
   asked_ = false;
+  in_vain_ = true;
   service();
 }
 
+void Pool::drained(Server& server) {
+  if (env.alone() || server.phase() != Server::Phase::idle || !shared.waiting.load(std::memory_order_seq_cst)) return;
+  unlist(server);
+  if (give_to_other(server)) return;
+  list(server, Server::Phase::idle);
+  publish_idle();
+}
+
 void Pool::server_arrived(Server& server) {
-  asked_ = false;
+  asked_ = in_vain_ = false;
   if (check_due(server)) return server.run_check();  // it comes back by offer()
   offer(server);
   if (!waiting.empty()) service();
@@ -411,6 +449,7 @@ Client* Pool::next_waiter() {
 
 void Pool::service() {
   greet();
+  if (paused()) settle_hunger();
   while (!paused()) {
     Client* client = next_waiter();
     if (!client) break;
@@ -419,9 +458,16 @@ void Pool::service() {
     promise(*server, *client);
     if (client->phase() == Client::Phase::active) client->parameters_set();
   }
-  if (!waiting.empty() && !paused() && !ask_others()) launch(waiting.front());
+  if (!waiting.empty() && !paused()) find_server(*waiting.front());
   if (!joining.empty())
     if (Client* client = first_joining()) launch(client);
+}
+
+// Servers that look idle elsewhere are mostly in use again when the question arrives, if they are busy: who has asked
+// once in vain opens a connection as well, if there is room for one.
+void Pool::find_server(Client& waiter) {
+  const bool asked = ask_others();
+  if (!asked || in_vain_) launch(&waiter);
 }
 
 void Pool::opened() {
@@ -441,6 +487,9 @@ bool Pool::launch(Client* waiter) {
   }
   Usec now = env.now();
   if (now < shared.retry_at.load(std::memory_order_relaxed)) return false;
+  const Usec since = waiter ? waiter->queued_at : now;
+  if (shared.database.hunger.yields(since, shared.number) || shared.user.hunger.yields(since, shared.number))
+    return false;
   bool expected = false;
   if (!shared.connecting.compare_exchange_strong(expected, true, std::memory_order_acq_rel)) return false;
   pool::Permit::Refused why;
@@ -453,14 +502,24 @@ bool Pool::launch(Client* waiter) {
   if (!permit) {
     shared.connecting.store(false, std::memory_order_release);
     bool own = waiter && waiter->phase() == Client::Phase::joining;
-    if (waiter && (own || why == pool::Permit::Refused::database || why == pool::Permit::Refused::user))
-      env.evict_idle(shared, why);
+    pool::Hunger* hunger = why == pool::Permit::Refused::database ? &shared.database.hunger
+                           : why == pool::Permit::Refused::user   ? &shared.user.hunger
+                                                                  : nullptr;
+    if (waiter && (own || hunger)) env.evict_idle(shared, why);
+    if (waiter && hunger && now - since >= pool::kFamine) hunger->raise(since, shared.number);
+    if (why == pool::Permit::Refused::pool) settle_hunger();
     return false;
   }
+  settle_hunger();
   auto* server = new Server(*this, std::move(permit));
   list(*server, Server::Phase::resolving);
   server->start();
   return true;
+}
+
+void Pool::settle_hunger() {
+  shared.database.hunger.settle(shared.number);
+  shared.user.hunger.settle(shared.number);
 }
 
 void Pool::fail_waiters(std::string_view sqlstate, std::string_view text) {

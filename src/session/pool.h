@@ -43,10 +43,11 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   void opened();                // a connection has been opened: the next one may be
   int lend(int to, int count);  // ship idle servers to another worker; how many went
   void lend_answered(int count);
-  bool evict_one();        // close the longest idle server
-  void recycle();          // close_needed for every server (RECONNECT, changed entry)
-  void check_addresses();  // close_needed for servers whose host has moved
-  void check_places();     // … is no longer in the list
+  void drained(Server& server);  // idle, and all that was queued is sent now
+  bool evict_one();              // close the longest idle server
+  void recycle();                // close_needed for every server (RECONNECT, changed entry)
+  void check_addresses();        // close_needed for servers whose host has moved
+  void check_places();           // … is no longer in the list
   void fail_waiters(std::string_view sqlstate, std::string_view text);
   void pause_servers();  // PAUSE: close what is idle
   bool freeze();         // SUSPEND: true when all servers stand still
@@ -82,6 +83,9 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
  private:
   Server* pop_idle(Client& client);
   bool launch(Client* waiter);
+  void find_server(Client& waiter);
+  bool owed_to_sibling();
+  void settle_hunger();
   void publish_idle();
   void set_waiting_bit();
   void promise(Server& server, Client& client);
@@ -92,7 +96,8 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   Client* first_joining();
   bool sound(Server& server);
   bool check_due(const Server& server) const;
-  std::uint64_t cry_of(const Client& client) const;
+  void look_elsewhere();
+  void publish_front();
   void tick_servers(Usec now);
   void rebalance(Usec now);
   config::ClientPolicy client_policy(const Client& client) const;
@@ -106,9 +111,17 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   config::PoolPolicy policy_{};
   std::shared_ptr<const pool::Welcome> welcome_;
   std::uint32_t welcome_generation_ = 0;
-  int ungreeted_ = 0;   // of `waiting`: clients in phase welcome
-  bool asked_ = false;  // a request for servers is under way …
-  Usec asked_at_ = 0;   // … since
+  int ungreeted_ = 0;     // of `waiting`: clients in phase welcome
+  bool asked_ = false;    // a request for servers is under way …
+  Usec asked_at_ = 0;     // … since
+  bool in_vain_ = false;  // the last one brought nothing
+  struct {
+    int worker = -1;
+    Usec since = 0;  // its first client waits; 0: none, or they are all being seen to
+    int any = -1;    // some worker with waiters
+  } eldest_;         // elsewhere, when last looked
+  Usec looked_at_ = 0, next_age_ = 0;
+  std::uint64_t front_id_ = 0;  // whose time is published
   bool bit_set_ = false;
   bool removed_ = false;
   Usec last_lifetime_kill_ = 0;

@@ -50,7 +50,8 @@ void Server::on_closed(net::Stream&, int error) {
 }
 
 void Server::on_drained(net::Stream&) {
-  if (client) client->server_drained();
+  if (client) return client->server_drained();
+  if (!ended()) pool->drained(*this);
 }
 
 void Server::link(Client* c) {

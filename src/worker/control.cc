@@ -21,12 +21,15 @@ Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::S
       loader_(std::move(loader)),
       reopen_log_(std::move(reopen_log)),
       notify_(std::move(notify)),
+      placement_(fleet.shared.workers),
       period_start_(net::monotonic_now()) {}
 
 int Control::run(int signal_fd) {
   while (!exit_) {
     pollfd fds[2] = {{signal_fd, POLLIN, 0}, {fleet_.control_event, POLLIN, 0}};
-    poll(fds, 2, waiting_.empty() && !fleet_.shared.shutdown.load() ? 333 : 20);
+    bool impatient = !waiting_.empty() || fleet_.shared.shutdown.load() ||
+                     fleet_.config->settings.placement == config::Placement::shuffle;
+    poll(fds, 2, !orders_.empty() ? 1 : impatient ? 20 : 333);
     if (fds[0].revents & POLLIN) {
       signalfd_siginfo info;
       while (read(signal_fd, &info, sizeof info) == sizeof info) on_signal(static_cast<int>(info.ssi_signo));
@@ -39,6 +42,7 @@ int Control::run(int signal_fd) {
         std::visit([this](auto& body) { receive(body); }, m->body);
       });
     }
+    tell_pending();
     tick(net::monotonic_now());
   }
   return *exit_;
@@ -51,32 +55,46 @@ std::uint64_t Control::ticket(std::function<void(Ticket&)> then) {
   return next_ticket_++;
 }
 
+// Each order has one ticket, and holds moves until that is settled.
+void Control::tell(ToWorker::Body order) {
+  fleet_.shared.moves.held.fetch_add(1);
+  orders_.push_back(std::move(order));
+  tell_pending();
+}
+
+void Control::tell_pending() {
+  if (fleet_.shared.moves.under_way.load() != 0) return;  // no new one begins: soon
+  for (; !orders_.empty(); orders_.pop_front()) fleet_.broadcast(orders_.front());
+}
+
 void Control::receive(Done& m) {
   auto it = tickets_.find(m.ticket);
   if (it == tickets_.end()) return;
   it->second.found |= m.found;
-  if (--it->second.left > 0) return;
-  Ticket t = std::move(it->second);
-  tickets_.erase(it);
-  if (t.then) t.then(t);
+  carried_out(it);
 }
 
 void Control::receive(Gathered& m) {
   auto it = tickets_.find(m.ticket);
   if (it == tickets_.end()) return;
   it->second.reports.push_back(std::move(m.report));
+  carried_out(it);
+}
+
+void Control::carried_out(std::map<std::uint64_t, Ticket>::iterator it) {
   if (--it->second.left > 0) return;
   Ticket t = std::move(it->second);
   tickets_.erase(it);
+  fleet_.shared.moves.held.fetch_sub(1);
   if (t.then) t.then(t);
 }
 
 void Control::order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then) {
-  fleet_.broadcast(Command{what, database, ticket(std::move(then))});
+  tell(Command{what, database, ticket(std::move(then))});
 }
 
 void Control::gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed) {
-  fleet_.broadcast(Gather{clients, servers, handed, ticket(std::move(then))});
+  tell(Gather{clients, servers, handed, ticket(std::move(then))});
 }
 
 // ---- answers ----
@@ -178,12 +196,12 @@ void Control::execute(Console console, const admin::Command& command) {
       waiting_.push_back({console, command.tag(), command.database, true});
       return;
     case Action::kill_client:
-      fleet_.broadcast(KillClient{{}, command.client_id, ticket([this, console, tag = command.tag()](Ticket& t) {
-                                    if (t.found)
-                                      done(console, tag);
-                                    else
-                                      fail(console, "client not found");
-                                  })});
+      tell(KillClient{{}, command.client_id, ticket([this, console, tag = command.tag()](Ticket& t) {
+                        if (t.found)
+                          done(console, tag);
+                        else
+                          fail(console, "client not found");
+                      })});
       return;
     case Action::suspend:
       say_log();
@@ -244,12 +262,11 @@ bool Control::renew_tls(const config::Config& next) {
 // generation ends only when no worker opens any with the old rules any more.
 void Control::publish(std::function<void(Ticket&)> then) {
   bool renew_servers = std::exchange(servers_outdated_, false);
-  fleet_.broadcast(
-      NewConfig{fleet_.config, fleet_.tls, ticket([this, renew_servers, then = std::move(then)](Ticket& t) {
-                  if (!renew_servers) return then(t);
-                  end_generation(nullptr);
-                  order(Order::recycle, nullptr, then);
-                })});
+  tell(NewConfig{fleet_.config, fleet_.tls, ticket([this, renew_servers, then = std::move(then)](Ticket& t) {
+                   if (!renew_servers) return then(t);
+                   end_generation(nullptr);
+                   order(Order::recycle, nullptr, then);
+                 })});
 }
 
 void Control::end_generation(pool::DatabaseShared* database) {
@@ -439,6 +456,7 @@ void Control::on_signal(int number) {
 
 void Control::tick(Usec now) {
   check_waiting();
+  place(now);
   if (now < next_tick_) return;
   next_tick_ = now + kSecond / 3;
   check_exit();

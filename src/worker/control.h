@@ -1,6 +1,7 @@
 #pragma once
 // The control thread: console commands, signals, RELOAD, statistics. Never on a query's way; waits for workers by
 // tickets, never by blocking, so one slow command (PAUSE) does not hold up another (SHOW).
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -72,6 +73,10 @@ class Control {
   std::uint64_t ticket(std::function<void(Ticket&)> then);
   void order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then = {});
   void gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed = false);
+  void tell(ToWorker::Body order);  // all workers, with a ticket: when no client is between two of them
+  void tell_pending();
+  void carried_out(std::map<std::uint64_t, Ticket>::iterator ticket);
+  void place(Usec now);
   void fill(observe::Fleet& view, unsigned parts);
   void fill_hosts(observe::Fleet& view);
   void fill_dns(observe::Fleet& view);
@@ -92,6 +97,10 @@ class Control {
   std::function<void(const std::string&)> notify_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t next_ticket_ = 1;
+  std::deque<ToWorker::Body> orders_;  // not told yet
+  pool::Placement placement_;
+  std::vector<Usec> cpu_times_;  // of each worker, at the last look
+  Usec looked_at_ = 0;
   std::vector<Waiting> waiting_;
   std::vector<observe::Fleet::Stats> last_stats_, growth_;
   Usec period_ = kSecond, period_start_, next_tick_ = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "observe/report.h"
+#include "pool/placement.h"
 #include "session/env.h"
 #include "session/handover.h"
 #include "session/peer.h"
@@ -22,6 +23,18 @@ struct MovedServer {
   session::Server* server;
   pool::PoolShared* pool;
   int fd;
+};
+struct MovedClient {
+  session::Client* client;
+  pool::PoolShared* pool;
+  int fd;
+  session::ClientHandle from;
+  pool::MoveReason reason;
+};
+struct MoveClients {  // so many of your clients are better off with `to`
+  int to;
+  int count;
+  pool::MoveReason reason;
 };
 struct AskServers {  // `to` has clients waiting and was told that we have idle servers
   pool::PoolShared* pool;
@@ -39,13 +52,15 @@ struct FailWaiters {
   pool::PoolShared* pool;
   std::string sqlstate, text;
 };
-struct EvictIdle {
-  pool::PoolShared* pool;
+struct EvictIdle {  // for a client of `wanted`, on worker `asker`
+  pool::PoolShared *pool, *wanted;
+  int asker;
 };
 struct Cancel {  // for a client of yours
   session::ClientHandle target;
   wire::SentKey key;
   session::ClientHandle requester;
+  bool looked = false;  // it was silent, but not everything that it said was read
 };
 struct CancelDone {
   session::ClientHandle requester;
@@ -115,8 +130,9 @@ struct TakeOver {  // clients and servers of the process before us that are your
 };
 
 struct ToWorker {
-  using Body = std::variant<NewClient, MovedServer, AskServers, LentServers, Poke, FailWaiters, EvictIdle, Cancel,
-                            CancelDone, ForwardCancel, PeerResolved, Resolved, Judged, HostMoved, ConsoleReply,
+  using Body = std::variant<NewClient, MovedServer, MovedClient, MoveClients, AskServers, LentServers, Poke,
+                            FailWaiters, EvictIdle, Cancel, CancelDone, ForwardCancel, PeerResolved, Resolved, Judged,
+                            HostMoved, ConsoleReply,
                             NewConfig, Command, KillClient, Gather, TakeOver>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;

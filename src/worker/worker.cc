@@ -12,7 +12,10 @@
 
 namespace pgf::worker {
 
-static constexpr Usec kTick = 333 * kMillisecond;  // PgBouncer's maintenance period: all timeouts have this grain
+static constexpr Usec kTick = 333 * kMillisecond;    // PgBouncer's maintenance period: all timeouts have this grain
+static constexpr int kTcp = 0, kUnix = 1;            // listener tags
+static constexpr Usec kLately = 500 * kMillisecond;  // who said something since then is talking
+static constexpr Usec kLookAgain = kMillisecond;     // while clients are being moved
 
 Worker::Worker(Fleet& fleet, int number) : session::Env(fleet.shared, fleet.log, number), fleet_(fleet) {
   resolver = fleet.resolver.get();
@@ -41,7 +44,12 @@ void Worker::post(ToWorker::Body body) {
 
 void Worker::main() {
   pthread_setname_np(pthread_self(), fmt::format("worker {}", worker).c_str());
-  engine_ = fleet_.use_uring ? net::make_uring() : net::make_epoll();
+  try {
+    if (fleet_.use_uring) engine_ = net::make_uring();
+  } catch (const std::exception& e) {  // the probe worked, and so many of them may yet be more than a limit allows
+    log(LogLevel::error, "worker {}: io_uring cannot be used, epoll instead: {}", worker, e.what());
+  }
+  if (!engine_) engine_ = net::make_epoll();
   engine = engine_.get();
   listen_again();
   wake_.store(engine, std::memory_order_release);
@@ -88,6 +96,9 @@ void Worker::end() {
     if (auto* moved = std::get_if<MovedServer>(&m->body)) {
       ::close(moved->fd);
       delete moved->server;
+    } else if (auto* client = std::get_if<MovedClient>(&m->body)) {
+      ::close(client->fd);
+      delete client->client;
     } else if (auto* fresh = std::get_if<NewClient>(&m->body)) {
       ::close(fresh->fd);
     }
@@ -117,6 +128,7 @@ Usec Worker::on_turn(Usec now) {
   queues.each([&](session::Pool& p) {
     if (Usec again = p.age_queue(now); again && again < next) next = again;
   });
+  if (!move_orders_.empty() && move_clients(now)) next = std::min(next, now + kLookAgain);
   for (session::Client* c : dead_clients_) delete c;
   for (session::Server* s : dead_servers_) delete s;
   for (session::CancelLink* l : dead_links_) delete l;
@@ -128,13 +140,16 @@ Usec Worker::on_turn(Usec now) {
 }
 
 void Worker::tick(Usec now) {
+  int talking = 0;
   for (session::Client* c : clients_) {
     if (!c) continue;
+    talking += c->talked_since(now - kLately);
     if (c->phase() > session::Client::Phase::password) continue;
     c->seek_place();
     Usec limit = settings().client_login_timeout;
     if (limit > 0 && now - c->connect_time > limit) c->fatal(say::client_login_timeout);
   }
+  active.store(talking, std::memory_order_relaxed);
   if (worker == 0)  // a forced user's minimum is kept even before the first client
     for (const auto& [name, db] : config->databases)
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
@@ -153,11 +168,13 @@ void Worker::on_wake() {
   });
 }
 
-// The kernel's hash spreads connections badly (design.md section 2): a socket goes to the least loaded worker.
+// The kernel's hash spreads connections badly (design.md section 2): a socket goes to the least loaded worker. One that
+// came over the Unix socket always does, as only one worker accepts there.
 void Worker::on_accept(int fd, int tag) {
   int best = worker, mine = load.load(std::memory_order_relaxed);
   int least = mine - (tag == kTcp ? 1 : 0);  // a tie is no reason to move
-  for (int i = 0; i < shared.workers; ++i) {
+  const bool stays = tag == kTcp && settings().placement == config::Placement::kernel;
+  for (int i = 0; i < shared.workers && !stays; ++i) {
     int theirs = fleet_.worker(i).load.load(std::memory_order_relaxed);
     if (i != worker && theirs < least) {
       least = theirs;
@@ -166,7 +183,7 @@ void Worker::on_accept(int fd, int tag) {
   }
   fleet_.worker(best).load.fetch_add(1, std::memory_order_relaxed);
   if (best == worker) return new_client(fd, tag == kUnix);
-  ++clients_out_;
+  ++clients_out_[static_cast<std::size_t>(pool::MoveReason::accept)];
   fleet_.worker(best).post(NewClient{fd, tag == kUnix});
 }
 
@@ -194,11 +211,15 @@ std::uint32_t Worker::add_client(session::Client* client) {
   return slot;
 }
 
-void Worker::bury(session::Client* client) {
+void Worker::leave(session::Client* client) {
   clients_[client->slot] = nullptr;
   free_slots_.push_back(client->slot);
   --client_count_;
   load.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Worker::bury(session::Client* client) {
+  leave(client);
   dead_clients_.push_back(client);
 }
 void Worker::bury(session::Server* server) { dead_servers_.push_back(server); }
@@ -268,7 +289,7 @@ void Worker::evict_idle(pool::PoolShared& wanted, pool::Permit::Refused why) {
       }
     }
   }
-  if (victim) fleet_.worker(where).post(EvictIdle{victim});
+  if (victim) fleet_.worker(where).post(EvictIdle{victim, &wanted, worker});
 }
 
 void Worker::fail_waiters(pool::PoolShared& p, std::string sqlstate, std::string text) {

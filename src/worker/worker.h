@@ -26,6 +26,10 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
 
   // How many clients it has or is about to get. Raised by whoever accepts a socket for it, lowered by this worker.
   alignas(64) std::atomic<int> load{0};
+  // Clients that have said something lately; by this worker, a few times a second.
+  std::atomic<int> active{0};
+  // CPU time of the thread so far, in µs. Any thread, while the worker runs.
+  Usec cpu_time();
 
  private:
   void main();
@@ -42,6 +46,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   std::uint32_t add_client(session::Client* client) override;
   session::Pool& pool(pool::PoolShared& shared) override;
   void ship(session::Server* server, int fd, int to) override;
+  void ship(session::Client* client, int fd, int to) override;
   void ask_for_server(pool::PoolShared& pool, int from_worker, int count) override;
   void poke(pool::PoolShared& pool) override;
   void poke_after_close(pool::PoolShared& pool) override;
@@ -58,6 +63,8 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   // worker_receive.cc
   void receive(NewClient&);
   void receive(MovedServer&);
+  void receive(MovedClient&);
+  void receive(MoveClients&);
   void receive(AskServers&);
   void receive(LentServers&);
   void receive(Poke&);
@@ -80,6 +87,8 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void new_client(int fd, bool unix_socket);
   session::Client* find(session::ClientHandle handle);
   void tick(Usec now);
+  void leave(session::Client* client);  // its slot is free
+  bool move_clients(Usec now);          // looks at some clients; true: look again soon
   void listen_again();
   void freeze(Usec now);
   void thaw();
@@ -114,7 +123,15 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   Usec freeze_since_ = 0;
   Usec next_tick_ = 0, busy_since_ = 0, busy_sum_ = 0, window_start_ = 0;
   double busy_share_ = 0;
-  std::uint64_t servers_in_ = 0, servers_out_ = 0, clients_in_ = 0, clients_out_ = 0;
+  std::uint64_t servers_in_ = 0, servers_out_ = 0;
+  observe::MoveCounts clients_in_{}, clients_out_{};
+  struct MoveOrder {
+    MoveClients what;
+    std::vector<session::ClientHandle> chosen;  // and not gone yet: they may still have something to say
+    std::size_t next;                           // to be looked at, in clients_
+    Usec until;
+  };
+  std::vector<MoveOrder> move_orders_;
 };
 
 }  // namespace pgf::worker

@@ -16,7 +16,7 @@ using session::Client;
 using session::Server;
 
 void Worker::receive(NewClient& m) {
-  ++clients_in_;
+  ++clients_in_[static_cast<std::size_t>(pool::MoveReason::accept)];
   new_client(m.fd, m.unix_socket);
 }
 
@@ -35,11 +35,25 @@ void Worker::receive(AskServers& m) {
 void Worker::receive(LentServers& m) { pool(*m.pool).lend_answered(m.count); }
 void Worker::receive(Poke& m) { pool(*m.pool).service(); }
 void Worker::receive(FailWaiters& m) { pool(*m.pool).fail_waiters(m.sqlstate, m.text); }
-void Worker::receive(EvictIdle& m) { pool(*m.pool).evict_one(); }
+void Worker::receive(EvictIdle& m) {
+  // In use again by now: another one may be idle.
+  if (!pool(*m.pool).evict_one()) fleet_.worker(m.asker).post(Poke{m.wanted});
+}
 
 void Worker::receive(Cancel& m) {
   Client* client = find(m.target);
-  if (!client || !client->owns(m.key)) return cancel_done(m.requester, "failed cancel request");
+  if (!client) {
+    // It may have moved on since somebody looked. Whoever has it now has told so before it could say anything there.
+    session::ClientHandle now_at = shared.cancels.find(m.key.key);
+    if (now_at.worker < 0 || now_at == m.target) return cancel_done(m.requester, "failed cancel request");
+    return fleet_.worker(now_at.worker).post(Cancel{now_at, m.key, m.requester});
+  }
+  if (!client->owns(m.key)) return cancel_done(m.requester, "failed cancel request");
+  // It may have just moved here, and its query with it: that is read first.
+  if (client->phase() == Client::Phase::idle && !m.looked && !client->stream->looks_idle()) {
+    m.looked = true;
+    return post(std::move(m));
+  }
   session::CancelLink::begin(*client, m.requester);
 }
 

@@ -260,6 +260,8 @@ class Pooler:
         }
         if OURS:
             self.settings |= {"workers": self.workers, "io_engine": self.engine}
+            if os.environ.get("POOLER_PLACEMENT"):  # shuffle: every test with clients that change their workers
+                self.settings["placement"] = os.environ["POOLER_PLACEMENT"]
         server = f"host=127.0.0.1 port={pg.port}"
         self.databases = {"p0": f"{server} dbname=p0", "p1": f"{server} dbname=p1"}
         self.users = {}
