@@ -8,8 +8,8 @@ import pytest
 
 import wire
 from conftest import OURS, PATIENCE, wait_until
-from test_pool import LIMITS, Sampler, load, pid_of
-from wire import parse, query
+from test_pool import LIMITS, Sampler, pid_of
+from wire import query
 
 
 def idle_again(p, *users):
