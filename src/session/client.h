@@ -193,6 +193,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void keep_for_replay(Bytes part);
   bool deallocate(Bytes sql);
   void begin_request();
+  void hold_back();
 
   // console in client_console.cc
   std::size_t consume_console(Bytes bytes);

@@ -120,7 +120,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
           forget_unnamed();
           if (statements() > 0 && total <= kMaxDeallocate && tracking()) {
             flush();
-            if (there < total) return at;
+            if (there < total) return hold_back(), at;
             if (deallocate(received.bytes.subspan(at + 5, total - 5))) {
               at += total;
               run = at;
@@ -155,7 +155,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
           flush();  // what rewrite() writes itself comes behind
           Step step = rewrite(type, message, total, used);
           if (step == Step::stop) return size;
-          if (step == Step::wait) return at;
+          if (step == Step::wait) return hold_back(), at;
           if (step == Step::done) {  // head replaced; the rest of the message (if any) passes by count
             if (batch_) keep_for_replay(message.first(used));
             body_left_ = static_cast<std::uint32_t>(total - used);
@@ -181,12 +181,16 @@ std::size_t Client::consume_ready(const net::Received& received) {
 
   if (!server) return at;
   flush();
-  if (server->stream->queued() >= net::Stream::kHighMark) {
-    if (!std::exchange(paused_, true)) stream->pause();
-    server->stream->want_drained();  // also when it was paused before, in the queue
-  }
+  hold_back();
   server->maybe_release();
   return at;
+}
+
+// The server has enough of this client's bytes for now: it is read on when they are sent.
+void Client::hold_back() {
+  if (server->stream->queued() < net::Stream::kHighMark) return;
+  if (!std::exchange(paused_, true)) stream->pause();
+  server->stream->want_drained();  // also when it was paused before, in the queue
 }
 
 void Client::server_drained() {

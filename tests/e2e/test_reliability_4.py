@@ -310,3 +310,43 @@ def test_r58_writes_while_it_reads_late(pooler, pg):
         assert most < 16_000_000 and got and set(got) == {"served"}
         c.sock.settimeout(30)
         assert c.value("select 'in step'") == "in step"
+
+
+@pytest.mark.parametrize("how", ["batches", "queries"])
+def test_r58_prepared_statements_are_held_back_too(pooler, pg, how):
+    """A client that has prepared statements writes and reads nothing. As soon as the server stands still, the pooler
+    takes no more than a buffer of it, wherever the pieces that it reads end; then all of it is answered."""
+    p = pooler(databases={"p0": f"host={pg.dir} port={pg.port} dbname=p0"})
+    total = 20_000
+    with p.wire(unix=p.unix).login() as c:
+        c.send(parse("s", "select length($1), repeat('x', 200)"), SYNC)
+        c.until()
+        # Sizes for which no piece of 4 kB or 32 kB ends where a message does.
+        one = bind("", "s", ["x" * 967]) + execute() + SYNC
+        if how == "queries":
+            one = query("select repeat('x', 200)".ljust(994))
+        assert len(one) == 1000
+        out = query("select 1234") + one * (total - 1)
+        c.sock.setblocking(False)
+        sent = 0
+        while sent < len(out) and select.select([], [c.sock], [], 2)[1]:
+            sent += c.sock.send(out[sent:sent + 100_000])
+        assert sent < 4_000_000, "it is held back"
+        seen = 0
+        while seen < total:
+            readable, writable, _ = select.select([c.sock], [c.sock] if sent < len(out) else [], [], 30)
+            assert readable or writable, f"a deadlock: {sent} of {len(out)} bytes sent, {seen} answers"
+            if writable:
+                sent += c.sock.send(out[sent:sent + 100_000])
+            if readable:
+                c.buf += c.sock.recv(1_000_000)
+                at = 0
+                while len(c.buf) - at >= 5:
+                    size = 1 + int.from_bytes(c.buf[at + 1:at + 5], "big")
+                    if len(c.buf) - at < size:
+                        break
+                    seen += c.buf[at] == ord("Z")
+                    at += size
+                del c.buf[:at]
+        c.sock.settimeout(30)
+        assert c.value("select 'in step'") == "in step"
