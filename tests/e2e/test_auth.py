@@ -202,6 +202,7 @@ def test_scram_pass_through(pooler, pg):
     pids = pg.backends("usename = 's_scram'")
     assert pids
     pg.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = 's_scram'")
+    wait_until(lambda: not pg.backends("usename = 's_scram'"), "they are gone")
     with p.login("s_scram", password=PASSWORD) as c:
         assert c.value("select current_user") == "s_scram"
 
