@@ -7,8 +7,8 @@ Skew: 8, 32, 64, 256 clients log in and stay; the fullest worker against the mea
 Waiting: a closed loop of clients, each query takes 1 ms or (one in ten) 200 ms on a server that only sleeps; the longest
 wait for a server against that of one ideal queue, which is simulated with the same clients and the same service times.
 Server and clients are this process, so it knows at every moment who has asked and which server works: `idle while
-waiting` is the share of time in which a server did nothing while somebody waited (on the way through the kernel, the
-pooler and this process included: compare with one worker). Wants a quiet machine and a core of its own.
+waiting` is the share of the servers' time that passed idle while somebody waited. The way of each query through the
+kernel, the pooler and this process is in it, so compare with one worker. Wants a quiet machine and a core of its own.
 """
 import argparse
 import asyncio
@@ -39,7 +39,7 @@ LOGIN = (message(b"R", struct.pack("!I", 0)) + b"".join(message(b"S", k + b"\0" 
 
 
 class Meter:
-    """Integrates over time: how long was a server free while somebody waited?"""
+    """Integrates over time: which share of the servers' time was idle while as many clients waited?"""
 
     def __init__(self, servers):
         self.servers, self.asked, self.working, self.idle_while_waiting = servers, 0, 0, 0.0
@@ -47,8 +47,8 @@ class Meter:
 
     def change(self, asked=0, working=0):
         now = time.monotonic()
-        if self.asked > self.working and self.working < self.servers:
-            self.idle_while_waiting += now - self.since
+        useful = min(self.asked - self.working, self.servers - self.working)
+        self.idle_while_waiting += (now - self.since) * max(0, useful) / self.servers
         self.since = now
         self.asked += asked
         self.working += working
