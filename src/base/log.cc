@@ -131,8 +131,7 @@ void Log::put(int fd, Losses& losses, LogLevel level, std::string_view line) {
   gettimeofday(&now, nullptr);
   const Stamp& at = stamp(now.tv_sec);
   auto head = [&](LogLevel l) {
-    if (fd == STDERR_FILENO && target_.journal)
-      return fmt::format("<{}>{} ", kPriorities[static_cast<int>(l)], kNames[static_cast<std::size_t>(l)]);
+    if (fd == STDERR_FILENO && target_.journal) return fmt::format("<{}>", kPriorities[static_cast<int>(l)]);
     return fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(),
                        kNames[static_cast<std::size_t>(l)]);
   };
