@@ -85,6 +85,7 @@ class PoolShared {
   UserShared& user;
   const std::uint32_t number;
   Counter servers;                           // open or opening, cancel connections included
+  std::atomic<int> cancels{0};               // those cancel connections; any worker
   std::atomic<int> usable{0};                // logged in; all workers
   std::atomic<bool> connecting{false};       // at most one login attempt at a time; taken by the worker that launches
   std::atomic<Usec> retry_at{0};             // no attempt before; written by the worker whose attempt failed

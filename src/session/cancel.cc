@@ -49,7 +49,9 @@ CancelLink::CancelLink(Pool& pool, Client& client, ClientHandle requester, pool:
       client_id_(client.id),
       requester_(requester),
       permit_(std::move(permit)),
-      started_(pool.env.now()) {}
+      started_(pool.env.now()) {
+  pool.shared.cancels.fetch_add(1, std::memory_order_relaxed);
+}
 
 // The key goes to the server as the session does: not in the clear if that is encrypted.
 void CancelLink::on_connected(net::Stream&, int error) {
@@ -92,6 +94,7 @@ void CancelLink::end(std::string_view reason) {
   if (stream_) stream_->close();
   stream_ = nullptr;
   pool_->cancel_links.remove(this);
+  pool_->shared.cancels.fetch_sub(1, std::memory_order_relaxed);
   permit_.reset();
   Env& env = pool_->env;
   env.bury(this);

@@ -116,7 +116,9 @@ void Pool::tick_servers(Usec now) {
       last_lifetime_kill_ = now;
       return server.disconnect("server lifetime over");
     }
-    if (policy_.pool_size > 0 && shared.servers.value() > policy_.pool_size + policy_.reserve_pool_size)
+    // A cancel request may open a connection beyond the size of the pool, and ends by itself.
+    const int servers = shared.servers.value() - shared.cancels.load(std::memory_order_relaxed);
+    if (policy_.pool_size > 0 && servers > policy_.pool_size + policy_.reserve_pool_size)
       return server.disconnect("too many servers in the pool");
     if (server.check_role_now_and_then()) return;
     if (age > kWatchAge && !server.stream->armed()) server.stream->arm();

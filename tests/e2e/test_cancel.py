@@ -1,6 +1,7 @@
 """Cancel requests reach their own query from any worker, and never another's."""
 import contextlib
 import random
+import socket
 import struct
 import threading
 import time
@@ -211,4 +212,48 @@ def test_cancel_while_parameters_are_set(make_pooler):
             assert other.query("another")[0].tag == "DONE"
         assert c.query("mine")[0].tag == "DONE"
     assert not any(b"never" in q for q in fake.queries)
+    fake.close()
+
+
+@pytest.mark.ours
+def test_cancels_cost_no_idle_server(make_pooler):
+    """They may take the pool beyond its size; the servers that are good for the next query stay."""
+    class Held(FakeBackend):
+        gate = threading.Event()
+        cancels = 0
+
+        def one(self, c):
+            with contextlib.suppress(OSError), c:
+                size, code = struct.unpack("!II", self.exactly(c, 8))
+                self.exactly(c, size - 8)
+                if code == wire.CANCEL_REQUEST:
+                    self.cancels += 1
+                    self.gate.wait(60)
+                    return
+                c.sendall(self.login)
+                while (kind := self.exactly(c, 1)) != b"X":
+                    body = self.exactly(c, struct.unpack("!I", self.exactly(c, 4))[0] - 4)
+                    if body.startswith(b"slow"):
+                        assert self.gate.wait(60)
+                    c.sendall(wire.msg("C", b"DONE\0") + wire.msg("Z", b"I"))
+
+    fake = Held(LOGIN)
+    p = with_fake(make_pooler(default_pool_size=2, server_tls_sslmode="disable", pool_mode="transaction"), fake)
+    with p.login(database="fake") as a, p.login(database="fake") as b:
+        a.send(wire.query("slow"))
+        assert b.query("quick")[0].tag == "DONE"
+        requests = []
+        for _ in range(2):
+            s = socket.create_connection(a.address)
+            s.sendall(wire.cancel_packet(a.key))
+            requests.append(s)
+        wait_until(lambda: fake.cancels == 2, "both are at the server")
+        time.sleep(1)  # some ticks
+        pool = p.pool(database="fake")
+        assert (pool["sv_active"], pool["sv_idle"], pool["sv_active_cancel"]) == (1, 1, 2)
+        fake.gate.set()
+        assert a.until("Z")[0].tag == "DONE"
+        for s in requests:
+            s.close()
+    assert "too many servers" not in p.log()
     fake.close()

@@ -581,9 +581,9 @@ def test_client_limits_on_the_console(pooler):
 @pytest.mark.workers(1, 2)
 def test_server_check_on_every_worker(pooler, pg):
     """A server that is lent to another worker is checked before its use like any other."""
-    pg.sql("drop sequence if exists checks; create sequence checks")
-    p = pooler(default_pool_size=1, server_check_delay=0, server_check_query="select nextval('checks')")
+    pg.sql("drop sequence if exists lent_checks; create sequence lent_checks")
+    p = pooler(default_pool_size=1, server_check_delay=0, server_check_query="select nextval('lent_checks')")
     for _ in range(8):
         with p.login() as c:
             assert c.value("select 1") == "1"
-    assert pg.sql("select last_value from checks") == [(7,)]
+    assert pg.sql("select last_value from lent_checks") == [(7,)]
