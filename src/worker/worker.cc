@@ -247,8 +247,10 @@ void Worker::ask_for_server(pool::PoolShared& p, int from, int count) {
   fleet_.worker(from).post(AskServers{&p, worker, count});
 }
 
+// Read by changing nothing: either we see the bit of a worker that begins to wait, or our bit word comes before its own
+// change, and then it sees what became available. A plain load could be done before the store that made it so.
 void Worker::poke(pool::PoolShared& p) {
-  std::uint64_t waiting = p.waiting.load(std::memory_order_acquire) | p.joining.load(std::memory_order_acquire);
+  std::uint64_t waiting = p.waiting.fetch_or(0) | p.joining.fetch_or(0);
   for (int w = 0; waiting; ++w, waiting >>= 1)
     if ((waiting & 1) && w != worker) fleet_.worker(w).post(Poke{&p});
 }
