@@ -76,7 +76,7 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
       {"CONFIG", "key s value s default s changeable s"},
       {"MEM", "name s size i used i free i memtotal i"},
       {"HOSTS",
-       "database s host s port i address s weight i role s state s since T open i active i failures q next_try i "
+       "database s host s port i address s weight i role s state s since s open i active i failures q next_try i "
        "last_error s connect_us q"},
       {"DNS_HOSTS", "hostname s ttl q addrs s"},
       {"DNS_ZONES", "zonename s serial q count i"},
@@ -98,20 +98,23 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
 
 TEST(Views, Hosts) {
   Fleet fleet;
-  fleet.hosts.push_back({.database = "db", .host = "name"});
-  fleet.hosts.push_back({.database = "db",
-                         .host = "::1",
-                         .port = 1,
-                         .address = "[::1]:1",
-                         .weight = 2,
-                         .role = "standby",
-                         .state = "out",
-                         .open = 3,
-                         .active = 4,
-                         .failures = 5,
-                         .next_try = kSecond + 1,
-                         .last_error = "Connection refused",
-                         .latency = 6});
+  HostRow row;
+  row.database = "db";
+  row.host = "name";
+  fleet.hosts.push_back(row);
+  row.host = "::1";
+  row.port = 1;
+  row.address = "[::1]:1";
+  row.weight = 2;
+  row.role = "standby";
+  row.state = "out";
+  row.open = 3;
+  row.active = 4;
+  row.failures = 5;
+  row.next_try = kSecond + 1;
+  row.last_error = "Connection refused";
+  row.latency = 6;
+  fleet.hosts.push_back(row);
   EXPECT_THAT(shown("HOSTS", fleet), ElementsAre("db|name|5432|NULL|1|unknown|unknown|NULL|0|0|0|0|NULL|0",
                                                  "db|::1|1|[::1]:1|2|standby|out|NULL|3|4|5|2|Connection refused|6"));
 }
