@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-import conftest
 from conftest import wait_until
 
 pytestmark = pytest.mark.ours
@@ -57,7 +56,7 @@ class Syslogd:
 
 
 @pytest.fixture
-def logged(make_pooler, monkeypatch):
+def logged(make_pooler):
     """logged(**settings) -> a running pooler and its syslogd."""
     why = namespaces()
     if why:
@@ -67,14 +66,14 @@ def logged(make_pooler, monkeypatch):
     def start(*flags, stuck=False, **settings):
         p = make_pooler(**settings)
         made.append(Syslogd(p.dir / "syslog", stuck))
-        real = conftest.EXE
+        real = p.exe
         starter = p.dir / "start"
         quoted = SCRIPT.replace("'", "'\\''")
         starter.write_text(f"#!/bin/sh\nexec {' '.join(NAMESPACE)} '{quoted}' sh {p.dir} {real} \"$@\"\n")
         starter.chmod(0o755)
-        monkeypatch.setattr(conftest, "EXE", starter)
+        p.exe = starter
         p.start(*flags)
-        monkeypatch.setattr(conftest, "EXE", real)
+        p.exe = real
         return p, made[-1]
     yield start
     for d in made:
