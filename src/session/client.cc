@@ -48,6 +48,7 @@ Client::~Client() {
 
 void Client::on_bytes(net::Stream&, const net::Received& received) {
   request_time = env_->now();
+  env_->stirring = true;
   if (frozen_) return hold(received.bytes);  // came in before the engine let go of the socket
   if (pool && phase_ != Phase::console && phase_ != Phase::asking && !looking_up())
     pool->counters.received += received.bytes.size();

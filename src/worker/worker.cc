@@ -139,17 +139,25 @@ Usec Worker::on_turn(Usec now) {
   return next;
 }
 
-void Worker::tick(Usec now) {
-  int talking = 0;
+// Who talks, for placement, and who takes too long to log in. Many thousand clients that only are there cost nothing.
+void Worker::look_at_clients(Usec now) {
+  if (!std::exchange(stirring, false)) return;
+  int talking = 0, logging_in = 0;
   for (session::Client* c : clients_) {
     if (!c) continue;
     talking += c->talked_since(now - kLately);
     if (c->phase() > session::Client::Phase::password) continue;
+    ++logging_in;
     c->seek_place();
     Usec limit = settings().client_login_timeout;
     if (limit > 0 && now - c->connect_time > limit) c->fatal(say::client_login_timeout);
   }
   active.store(talking, std::memory_order_relaxed);
+  stirring |= talking > 0 || logging_in > 0;  // to be looked at again when that is over
+}
+
+void Worker::tick(Usec now) {
+  look_at_clients(now);
   if (worker == 0)  // a forced user's minimum is kept even before the first client
     for (const auto& [name, db] : config->databases)
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)
@@ -200,6 +208,7 @@ void Worker::new_client(int fd, bool unix_socket) {
 }
 
 std::uint32_t Worker::add_client(session::Client* client) {
+  stirring = true;
   ++client_count_;
   if (free_slots_.empty()) {
     clients_.push_back(client);

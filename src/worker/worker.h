@@ -87,6 +87,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void new_client(int fd, bool unix_socket);
   session::Client* find(session::ClientHandle handle);
   void tick(Usec now);
+  void look_at_clients(Usec now);
   void leave(session::Client* client);  // its slot is free
   bool move_clients(Usec now);          // looks at some clients; true: look again soon
   void listen_again();
