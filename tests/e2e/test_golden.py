@@ -49,7 +49,7 @@ def bench(pg):
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
 def test_no_allocation_per_query(make_pooler, bench, protocol):
     """32 clients queue for 4 servers. Logins, log lines and the console allocate; queries do not."""
-    p = make_pooler(default_pool_size=4)
+    p = make_pooler(default_pool_size=4, server_tls_sslmode="disable")  # PostgreSQL may have been taught TLS
     source, library, counts = p.dir / "count.c", p.dir / "count.so", p.dir / "count"
     source.write_text(COUNTER)
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
@@ -75,7 +75,7 @@ def test_no_allocation_per_query(make_pooler, bench, protocol):
 @pytest.mark.workers(1)
 def test_system_calls_per_query(pooler, bench, mode):
     """io_uring under load: less than one call for two queries."""
-    p = pooler(default_pool_size=20)
+    p = pooler(default_pool_size=20, server_tls_sslmode="disable")
     if p.engine != "io_uring":
         pytest.skip("only io_uring batches its calls")
     # A starved generator leaves the pooler nothing to batch: any one undisturbed run shows what it does under load.

@@ -184,7 +184,7 @@ def test_servers_are_asked_for_3_0(make_pooler, speaks):
 @pytest.mark.parametrize("size", [4, 32, 256])
 def test_long_server_key(make_pooler, wanted, size):
     fake = FakeServer(V3_2, key=b"pid!" + bytes(i % 256 for i in range(size)))
-    p = with_fake(make_pooler(), fake, f"max_protocol_version={wanted}")
+    p = with_fake(make_pooler(default_pool_size=1), fake, f"max_protocol_version={wanted}")
     for version in (V3_0, V3_2):
         with p.wire() as c:
             c.start(database="fake", version=version)

@@ -232,7 +232,7 @@ def test_r140_a_storm_of_reloads(pooler):
     p.console = lambda user="admin": p.wire().login(user, "pgbouncer", PASSWORD)
     p.write_ini()
     text = p.ini.read_text()
-    versions = [text, text + "default_pool_size = 5\n", text + "oops\n", text + "server_idle_timeout = 9\n", text[:200]]
+    versions = [text, text + "default_pool_size = 5\n", text + "oops\n", text + "server_idle_timeout = 9\n", text[:text.index("auth_file") + 14]]
     over, answers, trouble = threading.Event(), [], []
 
     def administrator():
