@@ -114,21 +114,18 @@ void Log::write(LogLevel level, std::string_view message) {
   }
   line += '\n';
 
+  timeval now;
+  gettimeofday(&now, nullptr);
   std::lock_guard lock(mutex_);
-  if (fd_ >= 0) put(fd_, file_losses_, level, line);
-  if (target_.to_stderr) put(STDERR_FILENO, stderr_losses_, level, line);
-  if (target_.to_syslog && level <= LogLevel::log) {
-    timeval now;
-    gettimeofday(&now, nullptr);
+  if (fd_ >= 0) put(fd_, file_losses_, now, level, line);
+  if (target_.to_stderr) put(STDERR_FILENO, stderr_losses_, now, level, line);
+  if (target_.to_syslog && level <= LogLevel::log)
     send_syslog(fmt::format(
         "<{}>{} {}[{}]: {}", facility(target_.syslog_facility) | kPriorities[static_cast<int>(level)],
         stamp(now.tv_sec).syslog, target_.syslog_ident, getpid(), std::string_view(line).substr(0, line.size() - 1)));
-  }
 }
 
-void Log::put(int fd, Losses& losses, LogLevel level, std::string_view line) {
-  timeval now;
-  gettimeofday(&now, nullptr);
+void Log::put(int fd, Losses& losses, const timeval& now, LogLevel level, std::string_view line) {
   const Stamp& at = stamp(now.tv_sec);
   auto head = [&](LogLevel l) {
     if (fd == STDERR_FILENO && target_.journal) return fmt::format("<{}>", kPriorities[static_cast<int>(l)]);

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+struct timeval;
+
 namespace pgf {
 
 enum class LogLevel : int { fatal = 0, error, warning, log, debug, noise };
@@ -20,9 +22,9 @@ struct LogTarget {
   int verbose = 0;  // 0 = LOG, 1 = DEBUG, 2+ = NOISE
 };
 
-// PgBouncer's log: `YYYY-MM-DD HH:MM:SS.mmm TZ [PID] LEVEL MESSAGE`, one write() per line (append mode), embedded
-// newlines become newline+tab, other control characters `\xNN`. Any thread may call it, and none waits: what a file, a
-// pipe or syslog's reader does not take at once is dropped; of files and pipes is said how much that was.
+// PgBouncer's log: `YYYY-MM-DD HH:MM:SS.mmm TZ [PID] LEVEL MESSAGE`, one write() per line of up to 4 kB (append mode),
+// embedded newlines become newline+tab, other control characters `\xNN`. Any thread may call it, and none waits: what a
+// file, a pipe or syslog's reader does not take at once is dropped; of files and pipes is said how much that was.
 class Log {
  public:
   Log() = default;
@@ -47,7 +49,7 @@ class Log {
     std::uint64_t lines = 0;
     bool torn = false;
   };
-  void put(int fd, Losses& losses, LogLevel level, std::string_view line);
+  void put(int fd, Losses& losses, const timeval& now, LogLevel level, std::string_view line);
   void send_syslog(std::string_view text);  // with mutex_ held
 
   std::mutex mutex_;

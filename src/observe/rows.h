@@ -6,8 +6,6 @@
 
 namespace pgf::observe {
 
-void no_rows(std::string& out, const Fleet& fleet);
-
 // rows_sockets.cc
 void client_rows(std::string& out, const Fleet& fleet);
 void server_rows(std::string& out, const Fleet& fleet);

@@ -27,8 +27,6 @@ std::string padded(int size) { return size < 0 ? std::string() : fmt::format("{:
 
 }  // namespace
 
-void no_rows(std::string&, const Fleet&) {}
-
 void pool_rows(std::string& out, const Fleet& fleet) {
   for (const PoolRow& row : fleet.pools) {
     wire::RowWriter w(out);

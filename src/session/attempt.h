@@ -1,6 +1,7 @@
 #pragma once
 // One connection attempt of a pool: which hosts and addresses are still to be tried, and what became of the others. It
 // goes from server to server (each tries one address) until one has logged in or none is left.
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,6 +41,8 @@ struct Attempt {
 // The elements of an entry's host list; without one, its Unix socket.
 std::vector<Attempt::Element> list_hosts(Env& env, const config::Database& entry);
 bool is_socket(std::string_view host);
+// What a host means without a question to DNS: a Unix socket (nothing, if its path is too long) or a literal.
+std::optional<net::Address> known_address(std::string_view host, int port);
 // As pool::Hosts knows it.
 std::string address_key(const net::Address& address);
 std::optional<net::Address> parse_address_key(const std::string& key);

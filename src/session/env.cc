@@ -77,6 +77,13 @@ std::string Credentials::name(const config::Config& config, const std::string& d
   return config.passwords.contains(user) ? user : join(database, user);
 }
 
+net::TcpOptions Env::tcp_options() const {
+  const config::Settings& s = settings();
+  auto number = [](std::int64_t value) { return static_cast<int>(value); };
+  return {s.tcp_keepalive != 0,    number(s.tcp_keepcnt),      number(s.tcp_keepidle),
+          number(s.tcp_keepintvl), number(s.tcp_user_timeout), number(s.tcp_socket_buffer)};
+}
+
 std::unique_ptr<std::string> Env::take_buffer() {
   if (buffers_.empty()) return std::make_unique<std::string>();
   auto buffer = std::move(buffers_.back());

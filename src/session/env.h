@@ -146,9 +146,10 @@ class Env {
   // Buffers for bytes that have to wait; kept for the next user. Worker-local.
   std::unique_ptr<std::string> take_buffer();
   void give_buffer(std::unique_ptr<std::string> buffer);
+  net::TcpOptions tcp_options() const;  // for every TCP socket, accepted or opened
   // Names whose addresses have changed since the start, and what they are now (Server::check_address). Worker-local.
   std::unordered_map<std::string, std::vector<net::Address>> moved_hosts;
-  bool stirring = true;  // a client has come or said something since the last tick
+  bool stirring = true;   // a client has come or said something since the last tick
   bool freezing = false;  // SUSPEND: nothing is read any more, what is queued goes out
   List<Pool> queues;      // pools in which clients of this worker wait; empty if there is no other worker
   std::string scratch;    // for messages being built; cleared by its user

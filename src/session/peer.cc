@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "session/attempt.h"
 #include "wire/startup.h"
 
 namespace pgf::session {
@@ -24,13 +25,6 @@ std::string packet(const wire::SentKey& key) {
   std::string bytes(as_text(key.key));
   if (key.tail) bytes += as_text(*key.tail);
   return wire::cancel_request(as_bytes(bytes));
-}
-
-// Without a question to anybody: a Unix socket or a literal.
-std::optional<net::Address> plain_address(const config::Peer& peer) {
-  if (peer.host.starts_with('/') || peer.host.starts_with('@'))
-    return net::unix_address(fmt::format("{}/.s.PGSQL.{}", peer.host, peer.port));
-  return net::parse_ip(peer.host, static_cast<std::uint16_t>(peer.port));
 }
 
 }  // namespace
@@ -67,8 +61,8 @@ Env& PeerLink::env() const { return pool_.peers.env; }
 void PeerLink::open() {
   if (pool_.fixed) return dial(*pool_.fixed);
   const config::Peer& peer = *pool_.entry();
-  if (auto address = plain_address(peer)) return dial(*address);
-  if (peer.host.starts_with('/') || peer.host.starts_with('@')) return failed("connect failed", false);  // too long
+  if (auto address = known_address(peer.host, peer.port)) return dial(*address);
+  if (is_socket(peer.host)) return failed("connect failed", false);  // too long
   env().resolve_peer(peer.host, id);
 }
 
@@ -92,10 +86,7 @@ void PeerLink::dial(const net::Address& address) {
     log(LogLevel::warning, fmt::format("cannot make a socket: {}", std::strerror(errno)));
     return failed("connect failed", false);
   }
-  const config::Settings& s = env().settings();
-  net::set_tcp_options(stream_->fd(), {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt),
-                                       static_cast<int>(s.tcp_keepidle), static_cast<int>(s.tcp_keepintvl),
-                                       static_cast<int>(s.tcp_user_timeout), static_cast<int>(s.tcp_socket_buffer)});
+  net::set_tcp_options(stream_->fd(), env().tcp_options());
 }
 
 void PeerLink::on_connected(net::Stream&, int error) {
@@ -260,7 +251,7 @@ void Peers::forward(const Forward& what, ClientHandle requester) {
     return pool->add({packet(what.key), std::make_shared<Errand>(requester, 1), env.now()});
   }
   Question question{what, requester, env.now()};
-  if (auto address = plain_address(entry->second)) return send_to_all(question, {*address});
+  if (auto address = known_address(entry->second.host, entry->second.port)) return send_to_all(question, {*address});
   if (questions_.size() >= kMaxWaiting) return env.cancel_done(requester, kTooMany);
   std::uint64_t number = env.shared.next_id.fetch_add(1, std::memory_order_relaxed);
   questions_.emplace(number, question);

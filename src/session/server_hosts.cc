@@ -44,6 +44,11 @@ void Attempt::note(std::string_view text) {
 
 bool is_socket(std::string_view host) { return host.empty() || host.starts_with('/') || host.starts_with('@'); }
 
+std::optional<net::Address> known_address(std::string_view host, int port) {
+  if (is_socket(host)) return net::unix_address(fmt::format("{}/.s.PGSQL.{}", host, port));
+  return net::parse_ip(host, static_cast<std::uint16_t>(port));
+}
+
 std::string address_key(const net::Address& address) {
   return address.is_unix() ? net::unix_path(address) : net::format_address(address);
 }
@@ -117,12 +122,10 @@ void Server::next_address() {
     host_ = is_socket(element.host) ? "" : element.host;
     a.next = 0;
     a.addresses.clear();
-    if (is_socket(element.host)) {
-      auto address = net::unix_address(fmt::format("{}/.s.PGSQL.{}", element.host, port_));
-      if (!address) return login_failed("", "connect failed", false);
+    if (auto address = known_address(element.host, port_)) {
       a.addresses.push_back(*address);
-    } else if (auto literal = net::parse_ip(host_, static_cast<std::uint16_t>(port_))) {
-      a.addresses.push_back(*literal);
+    } else if (is_socket(element.host)) {
+      return login_failed("", "connect failed", false);
     } else {
       patience_ = a.choice ? kNamePatience : 0;
       return env().resolve(host_, this);

@@ -35,10 +35,7 @@ void Server::dial(const net::Address& address) {
     log(LogLevel::warning, why_);
     return login_failed("", "connect failed", false);
   }
-  const config::Settings& s = env().settings();
-  net::set_tcp_options(stream->fd(), {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt),
-                                      static_cast<int>(s.tcp_keepidle), static_cast<int>(s.tcp_keepintvl),
-                                      static_cast<int>(s.tcp_user_timeout), static_cast<int>(s.tcp_socket_buffer)});
+  net::set_tcp_options(stream->fd(), env().tcp_options());
 }
 
 void Server::on_connected(net::Stream&, int error) {

@@ -132,8 +132,7 @@ struct TakeOver {  // clients and servers of the process before us that are your
 struct ToWorker {
   using Body = std::variant<NewClient, MovedServer, MovedClient, MoveClients, AskServers, LentServers, Poke,
                             FailWaiters, EvictIdle, Cancel, CancelDone, ForwardCancel, PeerResolved, Resolved, Judged,
-                            HostMoved, ConsoleReply,
-                            NewConfig, Command, KillClient, Gather, TakeOver>;
+                            HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather, TakeOver>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;

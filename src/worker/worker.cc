@@ -13,7 +13,6 @@
 namespace pgf::worker {
 
 static constexpr Usec kTick = 333 * kMillisecond;    // PgBouncer's maintenance period: all timeouts have this grain
-static constexpr int kTcp = 0, kUnix = 1;            // listener tags
 static constexpr Usec kLately = 500 * kMillisecond;  // who said something since then is talking
 static constexpr Usec kLookAgain = kMillisecond;     // while clients are being moved
 
@@ -198,11 +197,7 @@ void Worker::on_accept(int fd, int tag) {
 void Worker::on_accept_error(int error, int) { log(LogLevel::error, "accept() failed: {}", strerror(error)); }
 
 void Worker::new_client(int fd, bool unix_socket) {
-  const config::Settings& s = settings();
-  if (!unix_socket)
-    net::set_tcp_options(fd, {s.tcp_keepalive != 0, static_cast<int>(s.tcp_keepcnt), static_cast<int>(s.tcp_keepidle),
-                              static_cast<int>(s.tcp_keepintvl), static_cast<int>(s.tcp_user_timeout),
-                              static_cast<int>(s.tcp_socket_buffer)});
+  if (!unix_socket) net::set_tcp_options(fd, tcp_options());
   auto* client = new session::Client(*this, fd, unix_socket);  // buries itself
   if (freezing) client->freeze();
 }

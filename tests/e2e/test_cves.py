@@ -171,12 +171,11 @@ def test_cve_2021_43766_odyssey_clear_text_ahead_of_a_clients_tls(tls_pooler, pg
 
 # ---------------------------------------------------------------------------------------------- CVE-2021-43767
 
-class Liar:
-    """In front of a TLS server: says yes to TLS, and more in the clear, before the true server has said a word."""
+class InFront:
+    """Stands in front of PostgreSQL: `serve(pooler)` in a thread for each connection that the pooler makes."""
 
-    def __init__(self, pg, evil, apart):
-        self.pg, self.evil, self.apart = pg, evil, apart
-        self.tries = 0
+    def __init__(self, pg):
+        self.pg = pg
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -191,6 +190,15 @@ class Liar:
         with contextlib.suppress(OSError):
             while True:
                 threading.Thread(target=self.serve, args=(self.listener.accept()[0],), daemon=True).start()
+
+
+class Liar(InFront):
+    """In front of a TLS server: says yes to TLS, and more in the clear, before the true server has said a word."""
+
+    def __init__(self, pg, evil, apart):
+        self.evil, self.apart = evil, apart
+        self.tries = 0
+        super().__init__(pg)
 
     def serve(self, pooler):
         with contextlib.suppress(OSError), pooler, socket.create_connection(("127.0.0.1", self.pg.port)) as server:
@@ -265,25 +273,8 @@ create view trap.pg_authid as select 'victim'::name as rolname, 'mine'::text as 
 """
 
 
-class Reporting:
-    """In front of PostgreSQL: reports search_path at login, as PostgreSQL 18 and Citus do."""
-
-    def __init__(self, pg):
-        self.pg = pg
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.listener.close()
-
-    def accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=self.serve, args=(self.listener.accept()[0],), daemon=True).start()
+class Reporting(InFront):
+    """Reports search_path at login, as PostgreSQL 18 and Citus do."""
 
     def serve(self, pooler):
         with contextlib.suppress(OSError), pooler, socket.create_connection(("127.0.0.1", self.pg.port)) as server:

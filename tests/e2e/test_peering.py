@@ -15,6 +15,7 @@ import pytest
 import wire
 from conftest import EXE, PATIENCE, wait_until
 from dns_server import Dns
+from test_cancel import cancel_storm
 from test_lifecycle import take_over
 
 pytestmark = pytest.mark.ours  # two and more poolers of a kind: test/test_peering.py of PgBouncer does it with its own
@@ -298,49 +299,12 @@ def test_requester_that_does_not_wait(group, pg):
 @pytest.mark.workers(2, 8)
 @pytest.mark.parametrize("kinds", ["ff", pytest.param("fbf", marks=needs_pgbouncer)])
 def test_random_cancels_through_any_door(group, kinds):
-    """Clients with short and endless queries; each knows whether somebody asked to cancel it. No wrong victim."""
+    """No wrong victim, whoever passes the request on."""
     # A PgBouncer forgets who waits in a full pool of a peer until the next request for it comes; a PgBouncer or not, a
     # client that waits long is told so by a notice.
     made = group(*kinds, default_pool_size=3, verbose=0, log_disconnections=0, query_wait_notify=0, room=" pool_size=100")
     doors = [("127.0.0.1", p.port) for p in made]
-    goal, total, lock, failures = CANCELS, [0], threading.Lock(), []
-
-    def work(seed):
-        rnd = random.Random(seed)
-        try:
-            with made[seed % len(made)].login() as c:
-                while total[0] < goal:
-                    kind = rnd.choice(["long", "short", "plain"])
-                    if kind == "plain":
-                        assert [m.type for m in c.query(f"select {seed} from pg_sleep(0.002)")] == ["T", "D", "C", "Z"]
-                        continue
-                    c.send(wire.query("select pg_sleep(600)" if kind == "long" else "select pg_sleep(0.003)"))
-                    done = threading.Event()
-
-                    def shoot():
-                        # A queued or idle client ignores a cancel, so a long query needs them until it stops.
-                        while True:
-                            done.wait(rnd.random() * 0.004)
-                            wire.cancel(rnd.choice(doors), c.key)
-                            with lock:
-                                total[0] += 1
-                            if kind == "short" or done.wait(0.02):
-                                return
-                    t = threading.Thread(target=shoot, daemon=True)
-                    t.start()
-                    out = c.until("Z")
-                    done.set()
-                    t.join()  # none is on its way when the next query starts
-                    if kind == "long":
-                        assert out[-2].type == "E" and out[-2].code == "57014"
-                    assert out[-1].body == b"I"
-        except BaseException as e:  # noqa: BLE001
-            failures.append((seed, repr(e)))
-    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(12)]
-    [t.start() for t in threads]
-    [t.join(240 + goal / 100) for t in threads]
-    assert not any(t.is_alive() for t in threads), "somebody hangs"
-    assert not failures, failures[:3]
+    cancel_storm(made, CANCELS, clients=12, patience=240 + CANCELS / 100, doors=doors)
     for p in made:
         wait_until(lambda p=p: quiet(p), "every counter is back")
 

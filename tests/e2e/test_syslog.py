@@ -86,14 +86,16 @@ def test_syslog_gets_what_the_file_gets(logged):
         assert c.value("select 1") == "1"
     with p.console() as c:
         c.query("no such command")
-    wait_until(lambda: d.texts("invalid command"), "all has come")
+    pid = p.proc.pid
+    p.stop()  # nothing more is written
+    wait_until(lambda: len(d.got) >= len(p.log().splitlines()), "all has come")
     file = [line.split("] ", 1)[1] for line in p.log().splitlines()]
     assert len(file) == len(d.got) > 5
     levels = {"FATAL": 2, "ERROR": 3, "WARNING": 4, "LOG": 6}
     for line, (facility, severity, text) in zip(file, d.got):
         level, message = line.split(" ", 1)
         # RFC 3164: time, name[pid]: message; no level and no second time in the message.
-        assert re.fullmatch(rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d pgbouncer\[{p.proc.pid}\]: {re.escape(message)}", text), text
+        assert re.fullmatch(rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d pgbouncer\[{pid}\]: {re.escape(message)}", text), text
         assert (facility, severity) == (FACILITIES["daemon"], levels[level]), line
     assert {"ERROR", "WARNING", "LOG"} <= {line.split(" ", 1)[0] for line in file}
 
