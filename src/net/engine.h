@@ -208,6 +208,9 @@ class Engine {
 
   Usec now() const { return now_; }       // monotonic, frozen during a turn
   std::uint64_t turns = 0, syscalls = 0;  // of this loop, for SHOW WORKERS and the golden tests
+  // epoll: at most so many bytes per send, 0 = no limit. For sockets with tiny buffers (tcp_socket_buffer): pieces of
+  // all sizes hide from the receiver's TCP what a full segment is, and each then waits for a delayed acknowledgement.
+  std::size_t send_cap = 0;
 
  protected:
   Usec now_ = 0;

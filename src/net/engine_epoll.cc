@@ -136,8 +136,9 @@ class EpollEngine final : public EngineCore {
     while (s.writable_ && s.out_.head) {
       ssize_t n;
       ++syscalls;
-      if (!s.out_.head->next) {
-        n = ::send(s.fd_, s.out_.head->data + s.out_.head->begin, s.out_.head->size(), MSG_NOSIGNAL);
+      if (!s.out_.head->next || send_cap > 0) {
+        std::size_t size = send_cap > 0 ? std::min(send_cap, s.out_.head->size()) : s.out_.head->size();
+        n = ::send(s.fd_, s.out_.head->data + s.out_.head->begin, size, MSG_NOSIGNAL);
       } else {
         iovec parts[kMaxIovecs];
         msghdr message{};

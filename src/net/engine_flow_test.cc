@@ -310,6 +310,29 @@ TEST_P(FlowTest, NoAllocationInSteadyState) {
 }
 
 // One system call per turn on io_uring, whatever the number of streams.
+TEST_P(FlowTest, CappedSends) {
+  if (std::string_view(GetParam()) != "epoll") GTEST_SKIP();
+  int fds[2];  // each send is one record
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  Owner owner;
+  engine->send_cap = 4096;
+  Stream* s = engine->adopt(fds[0], Kind::client, &owner);
+  std::vector<std::uint8_t> bytes(10'000);
+  s->send(bytes);
+  std::size_t largest = 0, total = 0;
+  ASSERT_TRUE(loop->until([&] {
+    std::vector<char> record(65'536);
+    for (ssize_t n; (n = ::recv(fds[1], record.data(), record.size(), 0)) > 0;) {
+      largest = std::max(largest, static_cast<std::size_t>(n));
+      total += static_cast<std::size_t>(n);
+    }
+    return total == bytes.size();
+  }));
+  EXPECT_EQ(largest, 4096U);
+  s->close();
+  ::close(fds[1]);
+}
+
 TEST_P(FlowTest, SystemCallsPerTurn) {
   if (std::string_view(GetParam()) != "io_uring") GTEST_SKIP();
   std::vector<std::unique_ptr<Pair>> pairs;

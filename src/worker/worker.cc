@@ -50,6 +50,7 @@ void Worker::main() {
   }
   if (!engine_) engine_ = net::make_epoll();
   engine = engine_.get();
+  cap_sends();
   listen_again();
   wake_.store(engine, std::memory_order_release);
   engine->wake();  // for what was posted before
@@ -58,6 +59,12 @@ void Worker::main() {
   fleet_.loop_ended();
   wake_.store(nullptr, std::memory_order_release);
   end();
+}
+
+void Worker::cap_sends() {
+  // A read is at most 48 kB, and so is a send: only smaller socket buffers need a cap.
+  std::int64_t buffer = settings().tcp_socket_buffer;
+  engine->send_cap = buffer < 49152 ? static_cast<std::size_t>(buffer) : 0;
 }
 
 void Worker::listen_again() {

@@ -90,6 +90,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void look_at_clients(Usec now);
   void leave(session::Client* client);  // its slot is free
   bool move_clients(Usec now);          // looks at some clients; true: look again soon
+  void cap_sends();
   void listen_again();
   void freeze(Usec now);
   void thaw();

@@ -88,6 +88,7 @@ void Worker::receive(ConsoleReply& m) {
 void Worker::receive(NewConfig& m) {
   auto old = std::exchange(config, m.config);
   tls = m.tls;
+  cap_sends();
   each_pool([&](session::Pool& p) {
     config::Database before = p.entry();
     p.configure();
