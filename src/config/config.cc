@@ -79,7 +79,8 @@ bool needs_new_servers(const Database& a, const Database& b) {
   return server_dbname(a) != server_dbname(b) || (!lists && (a.host != b.host || a.ports != b.ports)) ||
          a.user != b.user || a.target_session_attrs != b.target_session_attrs || a.connect_query != b.connect_query ||
          a.auth_dbname != b.auth_dbname || a.auth_query != b.auth_query ||
-         a.load_balance_hosts != b.load_balance_hosts || a.sslnegotiation != b.sslnegotiation;
+         a.load_balance_hosts != b.load_balance_hosts || a.sslnegotiation != b.sslnegotiation ||
+         a.require_auth != b.require_auth;
 }
 
 std::vector<std::string> split_list(std::string_view list) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "auth/hba.h"
+#include "auth/require.h"
 #include "base/time.h"
 #include "config/settings.h"
 
@@ -32,6 +33,7 @@ struct Database {
   std::optional<Usec> query_wait_timeout;
   std::optional<Usec> connect_timeout;
   SslNegotiation sslnegotiation = SslNegotiation::postgres;  // direct: TLS from the first byte (PostgreSQL 17)
+  auth::RequireAuth require_auth;                            // how a server may ask for the password
   LoadBalance load_balance_hosts = LoadBalance::round_robin;
   TargetSession target_session_attrs = TargetSession::any;
   std::string connect_query;

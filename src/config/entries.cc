@@ -120,6 +120,12 @@ Outcome database_sslnegotiation(Database& db, const std::string& value) {
   db.sslnegotiation = *how;
   return {};
 }
+Outcome database_require_auth(Database& db, const std::string& value) {
+  auto methods = auth::RequireAuth::parse(value);
+  if (!methods) return fail("invalid require_auth: " + value);
+  db.require_auth = *methods;
+  return {};
+}
 // Ours, so it is as exact and as strict as the settings are.
 Outcome database_connect_timeout(Database& db, const std::string& value) {
   auto time = parse_seconds(value);
@@ -159,6 +165,7 @@ constexpr Key<Database> kDatabaseKeys[] = {
     {"target_session_attrs", database_target_session},
     {"max_protocol_version", database_protocol},
     {"sslnegotiation", database_sslnegotiation},
+    {"require_auth", database_require_auth},
     {"connect_query", text<D, &D::connect_query>},
     {"client_encoding", text<D, &D::client_encoding>},
     {"datestyle", text<D, &D::datestyle>},

@@ -144,6 +144,12 @@ TEST(Database, SslNegotiation) {
   EXPECT_EQ(db("sslnegotiation=direct").sslnegotiation, SslNegotiation::direct);
 }
 
+TEST(Database, RequireAuth) {
+  EXPECT_TRUE(db("").require_auth.allows(auth::AskedFor::password));
+  EXPECT_FALSE(db("require_auth=scram-sha-256").require_auth.allows(auth::AskedFor::password));
+  EXPECT_THAT(db_error("require_auth=scram"), HasSubstr("invalid require_auth: scram"));
+}
+
 TEST(Database, LengthLimits) {
   EXPECT_EQ(db_error("", std::string(63, 'd')), "accepted");
   EXPECT_THAT(db_error("", std::string(64, 'd')), HasSubstr("database name is too long"));

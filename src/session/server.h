@@ -190,6 +190,7 @@ class Server final : public net::StreamOwner, public ListNode {
 
   Phase phase_ = Phase::resolving;
   bool login_done_ = false, connecting_flag_ = false;
+  bool password_sent_ = false;  // or what proves it
   bool authenticated_ = false;  // AuthenticationOk came
   bool asked_tls_ = false;      // SSLRequest sent, its one byte of answer not here yet
   bool lost_ = false;           // the other side is gone: no goodbye

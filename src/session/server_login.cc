@@ -200,6 +200,26 @@ std::optional<std::string> Server::stored_secret() const {
   return env().shared.credentials.learned(pool->shared.database.name, pool->server_user());
 }
 
+// What an authentication request comes down to. Nothing if it only goes on with one that was allowed, or is unknown.
+static std::optional<auth::AskedFor> asked_for(std::int32_t code, bool answered) {
+  switch (code) {
+    case 0:
+      return answered ? std::nullopt : std::optional(auth::AskedFor::nothing);
+    case 3:
+      return auth::AskedFor::password;
+    case 5:
+      return auth::AskedFor::md5;
+    case 7:
+      return auth::AskedFor::gss;
+    case 9:
+      return auth::AskedFor::sspi;
+    case 10:
+      return auth::AskedFor::scram;
+    default:
+      return {};
+  }
+}
+
 void Server::auth_request(Bytes body) {
   auto request = wire::read_auth(body);
   if (!request) return login_failed("", "failed to answer authreq", false);
@@ -207,6 +227,11 @@ void Server::auth_request(Bytes body) {
   auth::Secret secret = auth::parse_secret(stored);
   using Kind = auth::Secret::Kind;
   std::string out;
+  if (auto asked = asked_for(request->code, password_sent_); asked && !pool->entry().require_auth.allows(*asked)) {
+    const std::string why = pool->entry().require_auth.refusal(*asked);
+    log(LogLevel::error, why);
+    return login_failed("28000", fmt::format("server login failed: {}", why), true);
+  }
   auto wrong_kind = [&] { login_failed("08P01", "server login failed: wrong password type", true); };
   switch (request->code) {
     case 0:
@@ -266,6 +291,7 @@ void Server::auth_request(Bytes body) {
       log(LogLevel::error, fmt::format("unknown/unsupported auth method: {}", request->code));
       return login_failed("", "failed to answer authreq", false);
   }
+  password_sent_ = true;
   stream->send(as_bytes(out));
 }
 

@@ -5,12 +5,14 @@ import contextlib
 import hashlib
 import hmac
 import re
+import socket
 import struct
+import threading
 
 import pytest
 
 import wire
-from conftest import PASSWORD, wait_until
+from conftest import PASSWORD, PATIENCE, wait_until
 from fakes import KEY, OK, PARAMS, READY, FakeBackend, bystander, with_fake
 from test_auth import login_error
 from test_auth_query import lookup  # noqa: F401
@@ -368,6 +370,54 @@ def test_r13_hostile_backends_in_scram(make_pooler):
                 assert "first" in fake.reached and "query" not in fake.reached, name
             c.close()
     [f.close() for f in fakes.values()]
+
+
+# ------------------------------------------------------------------------------------------------- 14: weaker methods
+
+@pytest.mark.parametrize("required, fits", [
+    ("scram-sha-256", {"scram"}), ("md5,scram-sha-256", {"md5", "scram"}), ("!password,!none", {"md5", "scram"}),
+    ("password", {"password"}), ("none", {"alice"}), ("!scram-sha-256", {"password", "md5", "alice"})])
+def test_r14_method_that_require_auth_forbids(pooler, pg, required, fits):
+    quoted = PASSWORD.replace("'", "''")
+    server = f"host=127.0.0.1 port={pg.port} dbname=p0 password='{quoted}' require_auth={required}"
+    users = {"password": "s_password", "md5": "s_md5", "scram": "s_scram", "alice": "alice"}
+    p = pooler(databases={name: f"{server} user={user}" for name, user in users.items()}, server_login_retry="0.2")
+    for name in users:
+        with p.wire() as c:
+            c.start(database=name)
+            last = c.authenticate()[-1]
+            if name in fits:
+                assert last.type == "Z", name
+            else:
+                assert (last.type, last.code) == ("E", "28000"), name
+                assert f"which require_auth={required} forbids" in last.text, name
+    if "password" not in fits:
+        p.wait_log("server asks for the password in clear, which require_auth")
+
+
+def test_r14_nothing_leaks_to_who_asks_for_clear_text(make_pooler):
+    """Somebody in between asks for the password itself: he gets the end of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(PATIENCE)
+        p = make_pooler(server_login_retry="0.2", server_tls_sslmode="disable", userlist={"alice": PASSWORD})
+        p.databases["trap"] = f"host=127.0.0.1 port={trap.getsockname()[1]} dbname=x require_auth=scram-sha-256,md5"
+        p.start()
+        got = []
+
+        def in_between():
+            s, _ = trap.accept()
+            with s:
+                s.settimeout(PATIENCE)
+                s.recv(10_000)
+                s.sendall(wire.msg("R", struct.pack("!I", 3)))
+                got.append(s.recv(10_000))
+        thread = threading.Thread(target=in_between)
+        thread.start()
+        with p.wire() as c:
+            c.start(database="trap")
+            assert c.authenticate()[-1].code == "28000"
+        thread.join()
+        assert got == [b""], "not a byte"
 
 
 # ------------------------------------------------------------------------------------------------- 15, 17: passwords, rules
