@@ -213,8 +213,7 @@ void Control::execute(Console console, const admin::Command& command) {
         fleet_.log(LogLevel::log, "SHUTDOWN {} command issued",
                    command.shutdown == admin::ShutdownMode::wait_for_servers ? "WAIT_FOR_SERVERS" : "WAIT_FOR_CLIENTS");
       if (ending_ && command.shutdown != admin::ShutdownMode::now) return fail(console, "already shutting down");
-      shutdown(command.shutdown);
-      if (command.shutdown != admin::ShutdownMode::now) done(console, command.tag());
+      shutdown(command.shutdown, [this, console, tag = command.tag()] { done(console, tag); });
       return;
   }
 }
@@ -348,7 +347,7 @@ void Control::suspend(Console console, const admin::Command& command) {
 
 void Control::resume(Console console, const admin::Command& command) {
   pool::DatabaseShared* database = nullptr;
-  if (fleet_.shared.shutdown.load()) return fail(console, "pooler is shutting down");
+  if (ending_) return fail(console, "pooler is shutting down");
   if (command.database.empty()) {
     bool paused = fleet_.shared.paused.exchange(false), suspended = fleet_.shared.suspended.exchange(false);
     if (!paused && !suspended) return fail(console, "pooler is not paused/suspended");
@@ -392,7 +391,7 @@ void Control::reconnect(Console console, const admin::Command& command) {
   order(Order::recycle, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
 }
 
-void Control::shutdown(admin::ShutdownMode mode) {
+void Control::shutdown(admin::ShutdownMode mode, std::function<void()> then) {
   if (mode == admin::ShutdownMode::now) {
     exit_ = 0;
     return;
@@ -400,9 +399,11 @@ void Control::shutdown(admin::ShutdownMode mode) {
   ending_ = true;
   // First the port is closed everywhere, then logins are refused: in a rolling restart whoever comes in between is the
   // sibling's, not turned away.
-  order(Order::stop_listening, nullptr, [this, mode](Ticket&) {
-    fleet_.shared.shutdown.store(mode == admin::ShutdownMode::wait_for_servers ? 1 : 2);
-    if (mode == admin::ShutdownMode::wait_for_servers) order(Order::reject_waiters, nullptr);
+  order(Order::stop_listening, nullptr, [this, mode, then = std::move(then)](Ticket&) {
+    const bool servers_only = mode == admin::ShutdownMode::wait_for_servers;
+    fleet_.shared.shutdown.store(servers_only ? 1 : 2);
+    if (servers_only) return order(Order::reject_waiters, nullptr, [then](Ticket&) { then(); });
+    then();
   });
 }
 

@@ -63,7 +63,8 @@ class Control {
   bool renew_tls(const config::Config& next);
   void publish(std::function<void(Ticket&)> then);  // the new configuration, to all workers
   void end_generation(pool::DatabaseShared* database);
-  void shutdown(admin::ShutdownMode mode);
+  // `then`: when it has taken effect on all workers; never for `now`.
+  void shutdown(admin::ShutdownMode mode, std::function<void()> then = [] {});
 
   void reply(const Console& console, std::string bytes, bool close = false);
   void fail(const Console& console, std::string_view text, std::string_view sqlstate = "08P01");

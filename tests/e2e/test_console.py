@@ -270,9 +270,10 @@ def test_shutdown(pooler):
 def test_shutdown_wait_for_clients(pooler):
     p = pooler()
     c = p.login()
-    with p.console() as console:
+    with p.console() as console, p.console() as other:
         assert console.query("SHUTDOWN WAIT_FOR_CLIENTS")[-1].type == "Z"
-    wait_until(lambda: refused(p), "no new connections")
+        assert refused(p), "whoever reads the answer finds the port closed"
+        assert other.query("RESUME")[0].text == "pooler is shutting down"
     assert c.value("select 1") == "1"
     c.close()
     assert p.wait_exit() == 0
