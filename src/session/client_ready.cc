@@ -118,7 +118,7 @@ std::size_t Client::consume_ready(const net::Received& received) {
         if (sharing()) {
           server->set_unnamed({});  // a simple query drops the unnamed statement
           forget_unnamed();
-          if (statements() > 0 && total <= kMaxDeallocate && tracking()) {
+          if (total <= kMaxDeallocate && tracking() && (there <= 5 || wire::may_forget(bytes[at + 5]))) {
             flush();
             if (there < total) return hold_back(), at;
             if (deallocate(received.bytes.subspan(at + 5, total - 5))) {
@@ -222,7 +222,10 @@ Client::Step Client::rewrite(std::uint8_t type, Bytes message, std::size_t total
   if (type == 'P') {
     if (!body.empty() && body[0] == 0) {
       if (!complete && total <= kMaxUnnamedParse) return Step::wait;
-      remember_unnamed(complete ? as_text(body.subspan(1)) : std::string_view());
+      const std::string_view tail = complete ? as_text(body.subspan(1)) : std::string_view();
+      remember_unnamed(tail);
+      if (tail.size() <= kMaxDeallocate && tracking() && wire::forgotten_by(tail.substr(0, tail.find('\0'))).all)
+        server->expect_forgetting();
       return Step::plain;
     }
     if (!tracking()) return body.empty() && !complete ? Step::wait : Step::plain;
@@ -289,7 +292,8 @@ Client::Step Client::parse_statement(Bytes body) {
   if (!statements_) statements_ = std::make_unique<wire::ClientStatements>();
   wire::StatementPtr statement = env_->shared.statements.intern(as_text(parse->rest));
   bool fresh = statements_->add(parse->name, statement);
-  if (!fresh && unproven_.erase(std::string(parse->name))) {
+  const bool forgotten = server->forgetting();
+  if (!fresh && (unproven_.erase(std::string(parse->name)) || forgotten)) {
     statements_->remove(parse->name);
     fresh = statements_->add(parse->name, statement);
   }
@@ -299,7 +303,7 @@ Client::Step Client::parse_statement(Bytes body) {
   }
   ++pool->counters.client_parses;
   if (!make_room()) return fatal(say::statement_memory), Step::stop;
-  if (server->statements().ready(*statement, plan_epoch())) {
+  if (!forgotten && server->statements().ready(*statement, plan_epoch())) {
     server->owed().push(Ask::parse, Give::fake, statement, parse->name);
     server->emit_fakes();
   } else {
@@ -337,9 +341,9 @@ Client::Step Client::use_statement(std::string_view name, wire::StatementPtr& st
 void Client::ensure_prepared(const wire::StatementPtr& statement, Give give, std::string_view client_name) {
   std::string& out = env_->scratch;
   out.clear();
-  if (server->statements().has(*statement)) {  // with a plan that no longer fits
+  if (server->statements().has(*statement)) {  // with a plan that no longer fits, or about to be forgotten
     wire::close_statement(out, statement->server_name);
-    server->owed().push(Ask::close, Give::skip);
+    server->owed().push(Ask::close, Give::skip, statement);
   }
   server->statements().add(statement, plan_epoch());
   std::size_t limit = static_cast<std::size_t>(env_->settings().max_prepared_statements);
@@ -455,8 +459,9 @@ bool Client::replay() {
 // DEALLOCATE of a name that was prepared by the protocol: said with the server's name, and forgotten when it succeeds.
 bool Client::deallocate(Bytes sql) {
   if (sql.empty() || sql.back() != 0) return false;
-  const std::string name = wire::deallocated_name(as_text(sql.first(sql.size() - 1)));
-  wire::StatementPtr statement = name.empty() ? nullptr : statements_->find(name);
+  const auto [all, name] = wire::forgotten_by(as_text(sql.first(sql.size() - 1)));
+  if (all) server->expect_forgetting();
+  wire::StatementPtr statement = name.empty() || !statements_ ? nullptr : statements_->find(name);
   if (!statement) return false;
   if (!server->statements().ready(*statement, plan_epoch())) ensure_prepared(statement, Give::skip, {});
   std::string& out = env_->scratch;

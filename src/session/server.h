@@ -97,6 +97,10 @@ class Server final : public net::StreamOwner, public ListNode {
     std::uint32_t number = 0;
     bool operator==(const Unnamed&) const = default;
   };
+  // A DEALLOCATE ALL or DISCARD ALL of the client is on its way, and what is known of this server's statements will not
+  // hold behind it.
+  void expect_forgetting() { ++forgetting_; }
+  bool forgetting() const { return forgetting_ > 0; }
   const Unnamed& unnamed() const { return unnamed_; }
   void set_unnamed(Unnamed unnamed) { unnamed_ = unnamed; }
   bool copying() const { return copy_in_; }
@@ -222,6 +226,7 @@ class Server final : public net::StreamOwner, public ListNode {
   wire::Owed owed_;
   std::unique_ptr<wire::ServerStatements> statements_;
   Unnamed unnamed_;
+  std::uint32_t forgetting_ = 0;
   std::string plan_error_;  // kept back until it is clear whether the client's batch can be said again
   wire::ParamSet params_;
   std::unique_ptr<auth::ScramClient> scram_;

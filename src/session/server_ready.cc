@@ -256,10 +256,12 @@ bool Server::completed(std::uint8_t type, Bytes body) {
 
 void Server::command_tag(std::string_view tag) {
   if (tag != "DEALLOCATE ALL" && tag != "DISCARD ALL") return;
+  if (forgetting_ > 0) --forgetting_;
   if (statements_) statements_->clear();
   if (client) client->forget_statements();
   // What was parsed behind it, in the same breath, is still to come.
-  owed_.each_behind_front([this](const wire::Owed::Entry& e) {
+  owed_.each_behind_front([this](wire::Owed::Entry& e) {
+    if (e.ask == Ask::close) e.statement = nullptr;  // nothing to bring back if it is skipped
     if (e.ask != Ask::parse || !e.statement) return;
     if (e.give != Give::fake) statements().add(e.statement, pool->shared.database.plan_epoch.load());
     if (client && !e.name.empty()) client->restore_statement(e.name, e.statement);
@@ -354,6 +356,7 @@ void Server::finish_ready(char status) {
   status_ = status;
   client->ready_for_query(status, owed_.empty());
   release_ = status == 'I' && owed_.empty() && !copy_in_;
+  if (owed_.empty()) forgetting_ = 0;
 }
 
 void Server::maybe_release() {

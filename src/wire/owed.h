@@ -42,7 +42,7 @@ class Owed {
 
   // What was said after the entry at the front.
   template <class F>
-  void each_behind_front(F&& f) const {
+  void each_behind_front(F&& f) {
     for (std::size_t i = head_ + 1; !empty() && i != tail_; ++i) f(ring_[i & mask_]);
   }
 

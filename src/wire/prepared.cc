@@ -135,7 +135,7 @@ void ServerStatements::clear() {
   order_.clear();
 }
 
-std::string deallocated_name(std::string_view sql) {
+Forgets forgotten_by(std::string_view sql) {
   auto space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
   auto letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80); };
   auto skip = [&] {
@@ -170,18 +170,21 @@ std::string deallocated_name(std::string_view sql) {
   bool quoted;
   skip();
   if (sql.empty() || (sql.front() | 0x20) != 'd') return {};  // most of what is asked
-  if (word(quoted) != "deallocate" || quoted) return {};
+  const std::string verb = word(quoted);
+  if (quoted || (verb != "deallocate" && verb != "discard")) return {};
   std::string name = word(quoted);
-  if (name == "prepare" && !quoted) {
+  if (verb == "deallocate" && name == "prepare" && !quoted) {
     skip();
     if (!sql.empty() && sql.front() != ';') name = word(quoted);
   }
-  if (name == "all" && !quoted) return {};
   skip();
   if (sql.starts_with(';')) sql.remove_prefix(1);
   skip();
+  if (!sql.empty()) return {};
+  if (name == "all" && !quoted) return {true, {}};
   // Identifiers are cut at 63 bytes by the server: whoever relies on that is left to the server.
-  return sql.empty() && name.size() < 64 ? name : std::string();
+  if (verb == "discard" || name.size() >= 64) return {};
+  return {false, std::move(name)};
 }
 
 }  // namespace pgf::wire

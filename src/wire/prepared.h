@@ -99,8 +99,14 @@ class ServerStatements {
   std::unordered_map<std::uint64_t, Item> map_;
 };
 
-// "DEALLOCATE name", "deallocate prepare "Name";" and so on: the name as PostgreSQL would fold it. Empty for anything
-// else, DEALLOCATE ALL included.
-std::string deallocated_name(std::string_view sql);
+// Which statements some SQL forgets, if it does nothing else: `name` as PostgreSQL would fold it for "DEALLOCATE name",
+// "deallocate prepare "Name";" and so on, `all` for DEALLOCATE ALL and DISCARD ALL. Neither for anything else.
+struct Forgets {
+  bool all = false;
+  std::string name;
+};
+Forgets forgotten_by(std::string_view sql);
+// Most SQL begins otherwise.
+inline bool may_forget(std::uint8_t first) { return (first | 0x20) == 'd' || first <= ' '; }
 
 }  // namespace pgf::wire

@@ -78,19 +78,29 @@ TEST(ServerStatements, PlansOfAnEarlierEpochAreNotReady) {
 }
 
 TEST(Deallocate, NamesAsPostgresqlFoldsThem) {
-  EXPECT_EQ(deallocated_name("DEALLOCATE s"), "s");
-  EXPECT_EQ(deallocated_name("deallocate S_1$x ;"), "s_1$x");
-  EXPECT_EQ(deallocated_name("\n Deallocate\tPREPARE\r\n \"Mixed \"\"Case\" ; "), "Mixed \"Case");
-  EXPECT_EQ(deallocated_name("DEALLOCATE \"_pg3_0\""), "_pg3_0");
-  EXPECT_EQ(deallocated_name("DEALLOCATE prepare"), "prepare");
-  EXPECT_EQ(deallocated_name("DEALLOCATE \"all\""), "all");
-  EXPECT_EQ(deallocated_name("DEALLOCATE caf\xc3\xa9"), "caf\xc3\xa9");
+  EXPECT_EQ(forgotten_by("DEALLOCATE s").name, "s");
+  EXPECT_EQ(forgotten_by("deallocate S_1$x ;").name, "s_1$x");
+  EXPECT_EQ(forgotten_by("\n Deallocate\tPREPARE\r\n \"Mixed \"\"Case\" ; ").name, "Mixed \"Case");
+  EXPECT_EQ(forgotten_by("DEALLOCATE \"_pg3_0\"").name, "_pg3_0");
+  EXPECT_EQ(forgotten_by("DEALLOCATE prepare").name, "prepare");
+  EXPECT_EQ(forgotten_by("DEALLOCATE \"all\"").name, "all");
+  EXPECT_EQ(forgotten_by("DEALLOCATE caf\xc3\xa9").name, "caf\xc3\xa9");
   for (const char* other : {"", "DEALLOCATE", "DEALLOCATE ALL", "deallocate prepare all", "DEALLOCATE s; select 1",
                             "DEALLOCATE \"s", "DEALLOCATE 1s", "DEALLOCATEs", "\"deallocate\" s", "DEALLOCATE s t",
                             "select 1", "DEALLOCATE \"\"", "DEALLOCATE /* s */ t"})
-    EXPECT_EQ(deallocated_name(other), "") << other;
-  EXPECT_EQ(deallocated_name("DEALLOCATE " + std::string(63, 'x')), std::string(63, 'x'));
-  EXPECT_EQ(deallocated_name("DEALLOCATE " + std::string(64, 'x')), "");
+    EXPECT_EQ(forgotten_by(other).name, "") << other;
+  EXPECT_EQ(forgotten_by("DEALLOCATE " + std::string(63, 'x')).name, std::string(63, 'x'));
+  EXPECT_EQ(forgotten_by("DEALLOCATE " + std::string(64, 'x')).name, "");
+}
+
+TEST(Deallocate, All) {
+  for (const char* all : {"DEALLOCATE ALL", "deallocate prepare all;", "DISCARD ALL", " discard\n All ; "}) {
+    EXPECT_TRUE(forgotten_by(all).all) << all;
+    EXPECT_EQ(forgotten_by(all).name, "") << all;
+  }
+  for (const char* other : {"DISCARD PLANS", "DISCARD TEMP", "DISCARD", "DEALLOCATE \"all\"", "DISCARD \"all\"", "DEALLOCATE s",
+                            "DISCARD ALL; select 1", "DEALLOCATE ALL x", "select 'DISCARD ALL'", "DISCARDALL"})
+    EXPECT_FALSE(forgotten_by(other).all) << other;
 }
 
 TEST(StatementTable, ForgottenTextsLeaveNoMemoryBehind) {

@@ -156,6 +156,29 @@ def test_r83_forgotten_when_the_server_forgot(pooler, sql, how):
         assert types(out) == "12DCZ" and rows(out) == [["first"]]
 
 
+@pytest.mark.parametrize("how", ["simple", "extended"])
+@pytest.mark.parametrize("sql", ["DEALLOCATE ALL", "discard all;"])
+@pytest.mark.parametrize("name", ["s", "t"])
+def test_r83_same_text_behind_it_in_the_same_write(pooler, sql, how, name):
+    """The server still knows the text when the Parse passes, and no longer when it is bound."""
+    p = pooler(default_pool_size=1)
+    reset = query(sql) if how == "simple" else parse("", sql) + bind("", "") + execute() + SYNC
+    with p.login() as a, p.login() as b:
+        a.send(parse("s", "select 'text'") + SYNC)
+        assert types(a.until()) == "1Z"
+        for _ in range(2):
+            a.send(reset + parse(name, "select 'text'") + bind("", name) + execute() + SYNC)
+            assert not codes(a.until())
+            assert rows(a.until()) == [["text"]]
+        # An error in between: the Parse is skipped, and the next one is not taken for said.
+        a.send(reset + parse("", "select 1/0") + bind("", "") + execute() + parse(name, "select 'text'") + SYNC)
+        assert not codes(a.until()) and codes(a.until()) == ["22012"]
+        for c in (a, b):
+            c.send(parse(name, "select 'text'") + bind("", name) + execute() + SYNC)
+            out = c.until()
+            assert types(out) == "12DCZ" and rows(out) == [["text"]]
+
+
 @pytest.mark.parametrize("sql", ["DEALLOCATE ALL", "DISCARD ALL"])
 def test_r83_parse_behind_it_in_the_same_write(pooler, sql):
     """The next client that uses the same text must not meet 42P05."""
