@@ -227,6 +227,10 @@ constexpr Row kRows[] = {
      "named prepared statements kept per client, the least recently used goes first; 0 = no limit"},
     {"max_prepared_statement_memory", Int{&S::max_prepared_statement_memory, {0, std::int64_t{1} << 40}}, "1073741824",
      live, yes, "bytes of prepared statement texts in the whole program; 0 = no limit"},
+    {"watchdog_abort", Time{&S::watchdog_abort}, "60", live, yes,
+     "a worker blocked for so long ends the program, for its supervisor to start it again; 0 = never"},
+    {"watchdog_report", Time{&S::watchdog_report}, "1", live, yes,
+     "a worker blocked for so long is reported with its stack, its new clients go to others; 0 = never"},
 };
 
 const Row* find(std::string_view key) {

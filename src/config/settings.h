@@ -44,7 +44,7 @@ struct Settings {
   std::int64_t server_reset_query_always, server_fast_close;
   Usec server_check_delay, server_lifetime, server_idle_timeout, server_connect_timeout, server_login_retry,
       client_login_timeout, client_idle_timeout, query_timeout, query_wait_timeout, cancel_wait_timeout,
-      idle_transaction_timeout, transaction_timeout, suspend_timeout;
+      idle_transaction_timeout, transaction_timeout, suspend_timeout, watchdog_report, watchdog_abort;
   // DNS
   Usec dns_max_ttl, dns_nxdomain_ttl, dns_zone_check_period;
   std::string resolv_conf;

@@ -179,13 +179,14 @@ int run(const Options& options) {
         notify_manager);
     notify_manager("READY=1");
     status = control.run(signal_fd);
-    fleet.stop();
+    const bool ended = fleet.stop();
     // While suspended another process may be about to go on with them.
     if (!lent && !fleet.shared.suspended.load()) listeners.stop();
     remove_pidfile(s.pidfile);
     // Threads are gone, the kernel frees the rest faster than we could: clients must not wait for destructors.
     std::fflush(nullptr);
-    if (!leak_checked()) _exit(status);
+    if (!ended) log(LogLevel::warning, "a worker is stuck, leaving without it");
+    if (!ended || !leak_checked()) _exit(status);
   }
   return status;
 }

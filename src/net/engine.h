@@ -5,6 +5,7 @@
 // It speaks completions: the loop gives a stream's owner the bytes that arrived, the owner queues what to send, and all
 // sends of a turn are performed together at its end, one at a time per stream.
 #include <sys/socket.h>
+#include <atomic>
 
 #include <cstddef>
 #include <cstdint>
@@ -206,6 +207,8 @@ class Engine {
   // Any thread: makes on_wake() happen soon. Cheap when the loop is awake or a wake is already pending.
   virtual void wake() = 0;
 
+  // Odd while the loop is at work, even while it sleeps; never the same twice. Any thread; written by the loop.
+  std::uint64_t beat() const { return beat_.load(std::memory_order_relaxed); }
   Usec now() const { return now_; }       // monotonic, frozen during a turn
   std::uint64_t turns = 0, syscalls = 0;  // of this loop, for SHOW WORKERS and the golden tests
   // epoll: at most so many bytes per send, 0 = no limit. For sockets with tiny buffers (tcp_socket_buffer): pieces of
@@ -213,7 +216,11 @@ class Engine {
   std::size_t send_cap = 0;
 
  protected:
+  void next_beat() { beat_.store(beat_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   Usec now_ = 0;
+
+ private:
+  std::atomic<std::uint64_t> beat_{0};
 };
 
 Usec monotonic_now();

@@ -60,6 +60,7 @@ void EngineCore::release_everything() {
 
 void EngineCore::run(LoopOwner& owner) {
   Usec wanted = 0;  // the first turn comes at once
+  next_beat();
   while (!stop_.load(std::memory_order_acquire)) {
     flush_dirty();
     end_turn();
@@ -67,6 +68,7 @@ void EngineCore::run(LoopOwner& owner) {
     Usec wait_for = timeout(wanted);
     sleeping_.store(true, std::memory_order_seq_cst);
     if (wake_pending_.load(std::memory_order_seq_cst)) wait_for = 0;
+    next_beat();
     wait(wait_for);
     ++turns;
     run_todo();
@@ -80,6 +82,7 @@ void EngineCore::run(LoopOwner& owner) {
 }
 
 void EngineCore::woke_up() {
+  next_beat();
   sleeping_.store(false, std::memory_order_relaxed);  // read too late by a waker, it costs one needless write
   now_ = monotonic_now();
 }

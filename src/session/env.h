@@ -122,6 +122,9 @@ struct Shared {
   pool::Counter admitted;                 // those that said who they are: max_client_conn; all workers
   std::atomic<std::uint64_t> next_id{1};  // clients and servers, in creation order; all workers
   Moves moves;
+  // Workers that do not come back to their loop, as bits: nothing is sent to them or asked of them that somebody waits
+  // for. Control thread writes (worker/watchdog.h).
+  std::atomic<std::uint64_t> stuck{0};
   std::atomic<bool> paused{false};     // PAUSE; control thread writes
   std::atomic<bool> suspended{false};  // SUSPEND; control thread writes
   std::atomic<int> shutdown{0};        // 0 no, 1 waiting for servers, 2 waiting for clients; control thread writes

@@ -319,7 +319,8 @@ bool Pool::owed_to_sibling() {
 void Pool::look_elsewhere() {
   looked_at_ = env.now();
   eldest_ = {};
-  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker);
+  std::uint64_t others = shared.waiting.load(std::memory_order_seq_cst) & ~(std::uint64_t{1} << env.worker) &
+                         ~env.shared.stuck.load(std::memory_order_relaxed);
   for (; others; others &= others - 1) {
     const int w = std::countr_zero(others);
     Usec since = shared.front(w).since.load(std::memory_order_relaxed);
@@ -370,6 +371,7 @@ bool Pool::ask_others() {
   for (int i = 1; i < shared.workers(); ++i) {
     int worker = (env.worker + i) % shared.workers();
     if (shared.idle(worker).count.load(std::memory_order_seq_cst) <= 0) continue;
+    if (env.shared.stuck.load(std::memory_order_relaxed) >> worker & 1) continue;
     asked_ = true;
     asked_at_ = env.now();
     env.ask_for_server(shared, worker, static_cast<int>(waiting.size()));

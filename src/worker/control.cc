@@ -22,12 +22,13 @@ Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::S
       reopen_log_(std::move(reopen_log)),
       notify_(std::move(notify)),
       placement_(fleet.shared.workers),
+      watchdog_(fleet, notify_),
       period_start_(net::monotonic_now()) {}
 
 int Control::run(int signal_fd) {
   while (!exit_) {
     pollfd fds[2] = {{signal_fd, POLLIN, 0}, {fleet_.control_event, POLLIN, 0}};
-    bool impatient = !waiting_.empty() || fleet_.shared.shutdown.load() ||
+    bool impatient = !waiting_.empty() || fleet_.shared.shutdown.load() || fleet_.shared.stuck.load() != 0 ||
                      fleet_.config->settings.placement == config::Placement::shuffle;
     poll(fds, 2, !orders_.empty() ? 1 : impatient ? 20 : 333);
     if (fds[0].revents & POLLIN) {
@@ -43,6 +44,7 @@ int Control::run(int signal_fd) {
       });
     }
     tell_pending();
+    if (fleet_.shared.stuck.load() != 0) watchdog_.accept_for_stuck();
     tick(net::monotonic_now());
   }
   return *exit_;
@@ -460,6 +462,11 @@ void Control::tick(Usec now) {
   place(now);
   if (now < next_tick_) return;
   next_tick_ = now + kSecond / 3;
+  if (watchdog_.look(now)) {
+    fleet_.log(LogLevel::fatal, "a worker is stuck for longer than watchdog_abort, giving up");
+    notify_("STOPPING=1");
+    std::_Exit(1);  // it cannot be joined; a supervisor starts us anew
+  }
   check_exit();
   forget_auto_databases(now);
   if (pool::DatabaseShared* own = fleet_.shared.directory.find_database("pgbouncer");

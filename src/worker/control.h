@@ -12,6 +12,7 @@
 #include "observe/views.h"
 #include "worker/descriptors.h"
 #include "worker/fleet.h"
+#include "worker/watchdog.h"
 
 namespace pgf::worker {
 
@@ -64,7 +65,8 @@ class Control {
   void publish(std::function<void(Ticket&)> then);  // the new configuration, to all workers
   void end_generation(pool::DatabaseShared* database);
   // `then`: when it has taken effect on all workers; never for `now`.
-  void shutdown(admin::ShutdownMode mode, std::function<void()> then = [] {});
+  void shutdown(
+      admin::ShutdownMode mode, std::function<void()> then = [] {});
 
   void reply(const Console& console, std::string bytes, bool close = false);
   void fail(const Console& console, std::string_view text, std::string_view sqlstate = "08P01");
@@ -100,6 +102,7 @@ class Control {
   std::uint64_t next_ticket_ = 1;
   std::deque<ToWorker::Body> orders_;  // not told yet
   pool::Placement placement_;
+  Watchdog watchdog_;
   std::vector<Usec> cpu_times_;  // of each worker, at the last look
   Usec looked_at_ = 0;
   std::vector<Waiting> waiting_;

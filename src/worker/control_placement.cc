@@ -23,7 +23,7 @@ void Control::place(Usec now) {
                 first ? 0.0 : static_cast<double>(cpu - cpu_times_[i]) / static_cast<double>(passed)};
     cpu_times_[i] = cpu;
   }
-  if (first && !shuffle) return;
+  if ((first && !shuffle) || fleet_.shared.stuck.load() != 0) return;  // nobody is sent to wait
   for (const auto& m : placement_.plan(policy, loads, now))
     fleet_.worker(m.from).post(MoveClients{m.to, m.count, m.reason});
 }

@@ -1,5 +1,6 @@
 #include "worker/fleet.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -72,14 +73,26 @@ void Fleet::take_over(std::vector<session::Handed> rows) {
   for (std::size_t i = 0; i < shares.size(); ++i) workers_[i]->post(std::move(shares[i]));
 }
 
-void Fleet::stop() {
-  if (!std::exchange(running_, false)) return;
+bool Fleet::stop() {
+  if (!std::exchange(running_, false)) return true;
   broadcast(Command{Order::stop, nullptr, 0});
-  loops_running_.wait();
+  for (int i = 0; !loops_running_.try_wait(); ++i) {
+    if (shared.stuck.load() != 0 && i > 1000) return false;
+    poll(nullptr, 0, i < 20 ? 1 : 3);
+  }
   resolver.reset();  // their threads post to workers
   judges.reset();
   posts_possible_.count_down();
   for (auto& w : workers_) w->join();
+  return true;
+}
+
+void Fleet::place(int client_fd, bool unix_socket) {
+  Worker* best = nullptr;
+  for (int i = 0; i < shared.workers; ++i)
+    if (!(shared.stuck.load() >> i & 1) && (!best || worker(i).load.load() < best->load.load())) best = &worker(i);
+  best->load.fetch_add(1, std::memory_order_relaxed);
+  best->post(NewClient{client_fd, unix_socket});
 }
 
 void Fleet::loop_ended() {

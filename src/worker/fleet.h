@@ -33,9 +33,11 @@ class Fleet {
   void start();
   // What the process before us left, dealt out to the workers: who belongs together stays together.
   void take_over(std::vector<session::Handed> rows);
-  void stop();  // ends and joins all workers
+  bool stop();  // ends and joins all workers; false: one of them is stuck, there is no other end than _exit()
   // A worker's loop has ended. Returns when no thread can post to any worker any more, so that engines may be freed.
   void loop_ended();
+  // To the least loaded worker that is not stuck.
+  void place(int client_fd, bool unix_socket);
   Worker& worker(int number) { return *workers_[static_cast<std::size_t>(number)]; }
   void broadcast(const ToWorker::Body& body);
   void to_control(ToControl::Body body);  // any thread

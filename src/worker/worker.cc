@@ -41,7 +41,13 @@ void Worker::post(ToWorker::Body body) {
   if (net::Engine* e = wake_.load(std::memory_order_acquire)) e->wake();
 }
 
+std::uint64_t Worker::beat() const {
+  net::Engine* e = wake_.load(std::memory_order_acquire);
+  return e ? e->beat() : 0;
+}
+
 void Worker::main() {
+  thread_id_.store(gettid());
   pthread_setname_np(pthread_self(), fmt::format("worker {}", worker).c_str());
   try {
     if (fleet_.use_uring) engine_ = net::make_uring();
@@ -187,10 +193,11 @@ void Worker::on_wake() {
 void Worker::on_accept(int fd, int tag) {
   int best = worker, mine = load.load(std::memory_order_relaxed);
   int least = mine - (tag == kTcp ? 1 : 0);  // a tie is no reason to move
+  const std::uint64_t stuck = shared.stuck.load(std::memory_order_relaxed);
   const bool stays = tag == kTcp && settings().placement == config::Placement::kernel;
   for (int i = 0; i < shared.workers && !stays; ++i) {
     int theirs = fleet_.worker(i).load.load(std::memory_order_relaxed);
-    if (i != worker && theirs < least) {
+    if (i != worker && theirs < least && !(stuck >> i & 1)) {
       least = theirs;
       best = i;
     }

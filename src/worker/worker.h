@@ -23,6 +23,10 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void start(std::vector<int> listeners, std::vector<int> unix_listeners);
   void join();
   void post(ToWorker::Body body);  // any thread
+  // For the watchdog, while the fleet runs.
+  std::uint64_t beat() const;  // of the engine
+  pthread_t thread() { return thread_.native_handle(); }
+  int thread_id() const { return thread_id_.load(); }
 
   // How many clients it has or is about to get. Raised by whoever accepts a socket for it, lowered by this worker.
   alignas(64) std::atomic<int> load{0};
@@ -109,6 +113,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   Fleet& fleet_;
   std::unique_ptr<net::Engine> engine_;
   std::thread thread_;
+  std::atomic<int> thread_id_{0};  // the kernel's
   net::Mailbox<ToWorker> mailbox_;
   std::atomic<net::Engine*> wake_{nullptr};  // set by this worker once its engine exists
   static constexpr int kTcp = 0, kUnix = 1;  // listener tags
