@@ -45,12 +45,18 @@ struct Time {
 struct Text {
   std::string Settings::*member;
 };
+struct Listen {  // ADDRESS:PORT, or empty
+  std::string Settings::*member;
+};
+struct Secret {  // text that SHOW CONFIG does not tell
+  std::string Settings::*member;
+};
 template <class E>
 struct Enum {
   E Settings::*member;
 };
-using Field = std::variant<Int, Flag, AutoInt, Time, Text, Enum<PoolMode>, Enum<AuthType>, Enum<SslMode>,
-                           Enum<IoEngine>, Enum<Placement>>;
+using Field = std::variant<Int, Flag, AutoInt, Time, Text, Listen, Secret, Enum<PoolMode>, Enum<AuthType>,
+                           Enum<SslMode>, Enum<IoEngine>, Enum<Placement>>;
 
 enum class Apply { live, boot };  // boot: RELOAD and SET accept a new value and ignore it
 enum class Effect { yes, none };  // none: accepted, but this version does nothing with it yet
@@ -231,6 +237,12 @@ constexpr Row kRows[] = {
      "a worker blocked for so long ends the program, for its supervisor to start it again; 0 = never"},
     {"watchdog_report", Time{&S::watchdog_report}, "1", live, yes,
      "a worker blocked for so long is reported with its stack, its new clients go to others; 0 = never"},
+    {"metrics_listen", Listen{&S::metrics_listen}, "", boot, yes,
+     "where /metrics, /livez and /readyz are served over HTTP; empty = nowhere"},
+    {"metrics_token", Secret{&S::metrics_token}, "", boot, yes,
+     "what /metrics wants as `Authorization: Bearer TOKEN`; empty = nothing"},
+    {"metrics_max_pools", Int{&S::metrics_max_pools, {1, 100'000}}, "200", boot, yes,
+     "how many pools, databases, users and hosts have metrics of their own; the rest is summed"},
 };
 
 const Row* find(std::string_view key) {
@@ -282,6 +294,15 @@ Outcome assign(Settings& s, const Text& field, std::string_view text) {
   s.*field.member = text;
   return {};
 }
+Outcome assign(Settings& s, const Listen& field, std::string_view text) {
+  if (!text.empty() && !parse_endpoint(text)) return fail("expected ADDRESS:PORT");
+  s.*field.member = text;
+  return {};
+}
+Outcome assign(Settings& s, const Secret& field, std::string_view text) {
+  s.*field.member = text;
+  return {};
+}
 template <class E>
 std::string list_words() {
   std::string list;
@@ -303,6 +324,8 @@ std::string shown(const Settings& s, const AutoInt& field) {
 }
 std::string shown(const Settings& s, const Time& field) { return show_seconds(s.*field.member); }
 std::string shown(const Settings& s, const Text& field) { return s.*field.member; }
+std::string shown(const Settings& s, const Listen& field) { return s.*field.member; }
+std::string shown(const Settings& s, const Secret& field) { return (s.*field.member).empty() ? "" : "********"; }
 template <class E>
 std::string shown(const Settings& s, const Enum<E>& field) {
   return std::string(keyword_of(s.*field.member));
@@ -313,6 +336,8 @@ std::string describe(const Flag&) { return "0, 1"; }
 std::string describe(const AutoInt& field) { return fmt::format("auto, 1 to {}", field.range.max); }
 std::string describe(const Time&) { return "seconds"; }
 std::string describe(const Text&) { return "text"; }
+std::string describe(const Listen&) { return "ADDRESS:PORT"; }
+std::string describe(const Secret&) { return "text"; }
 template <class E>
 std::string describe(const Enum<E>&) {
   return list_words<E>();

@@ -65,6 +65,8 @@ struct Settings {
   std::int64_t workers;  // 0 = auto: the cores that affinity and the cgroup quota allow
   IoEngine io_engine;
   Placement placement;
+  std::string metrics_listen, metrics_token;
+  std::int64_t metrics_max_pools;
 };
 
 // Everything below is driven by the rows of settings.cc.

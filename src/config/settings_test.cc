@@ -35,9 +35,10 @@ TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
   auto keys = setting_keys();
   EXPECT_EQ(std::set<std::string_view>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_EQ(keys.size(), 100 + own_setting_keys().size());
-  EXPECT_THAT(own_setting_keys(),
-              testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
-                                   "max_prepared_statement_memory"));
+  EXPECT_THAT(
+      own_setting_keys(),
+      testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
+                           "max_prepared_statement_memory", "metrics_listen", "metrics_token", "metrics_max_pools"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
@@ -80,7 +81,7 @@ TEST(Settings, EveryRowHasItsOwnMember) {
     Settings s = defaults();
     bool changed = false;
     for (const char* value :
-         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel"}) {
+         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel", "h:1"}) {
       if (!set(s, row.key, value) || shown(s, row.key).value == row.value) continue;
       changed = true;
       break;
@@ -161,10 +162,11 @@ TEST(Settings, BootOnlyKeys) {
     if (!row.changeable) boot.insert(row.key);
     EXPECT_EQ(is_live(row.key), row.changeable);
   }
-  EXPECT_EQ(boot, (std::set<std::string_view>{"pidfile", "user", "job_name", "listen_addr", "listen_port",
-                                              "listen_backlog", "unix_socket_dir", "unix_socket_mode",
-                                              "unix_socket_group", "so_reuseport", "track_extra_parameters",
-                                              "disable_pqexec", "pkt_buf", "resolv_conf", "workers", "io_engine"}));
+  EXPECT_EQ(boot,
+            (std::set<std::string_view>{"pidfile", "user", "job_name", "listen_addr", "listen_port", "listen_backlog",
+                                        "unix_socket_dir", "unix_socket_mode", "unix_socket_group", "so_reuseport",
+                                        "track_extra_parameters", "disable_pqexec", "pkt_buf", "resolv_conf", "workers",
+                                        "io_engine", "metrics_listen", "metrics_token", "metrics_max_pools"}));
 }
 
 TEST(Settings, Ints) {

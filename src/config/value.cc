@@ -65,4 +65,18 @@ int lenient_int(std::string_view text) {
   return static_cast<int>(negative ? -value : value);
 }
 
+std::optional<Endpoint> parse_endpoint(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
+  const bool brackets = host.starts_with('[') && host.ends_with(']');
+  if (brackets) host = host.substr(1, host.size() - 2);
+  unsigned number = 0;
+  auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535) return std::nullopt;
+  if (host.empty() || host.find_first_of(" []") != std::string_view::npos) return std::nullopt;
+  if ((host.find(':') != std::string_view::npos) != brackets) return std::nullopt;
+  return Endpoint{std::string(host), static_cast<std::uint16_t>(number)};
+}
+
 }  // namespace pgf::config

@@ -25,4 +25,11 @@ std::string show_seconds(Usec time);
 // What C's atoi makes of it: trailing junk ignored, no number = 0. Saturates where atoi would be undefined.
 int lenient_int(std::string_view text);
 
+struct Endpoint {
+  std::string host;  // "*" = every address; an IPv6 literal without its brackets
+  std::uint16_t port;
+};
+// "127.0.0.1:9127", "[::1]:9127", "*:9127", "host:9127".
+std::optional<Endpoint> parse_endpoint(std::string_view text);
+
 }  // namespace pgf::config

@@ -58,6 +58,21 @@ TEST(Value, LenientIntIsAtoi) {
   EXPECT_EQ(lenient_int("-99999999999999999999999"), -std::numeric_limits<int>::max());
 }
 
+std::string endpoint(std::string_view text) {
+  auto e = parse_endpoint(text);
+  return e ? e->host + " " + std::to_string(e->port) : "none";
+}
+
+TEST(Value, Endpoints) {
+  EXPECT_EQ(endpoint("127.0.0.1:9127"), "127.0.0.1 9127");
+  EXPECT_EQ(endpoint("[::1]:1"), "::1 1");
+  EXPECT_EQ(endpoint("*:65535"), "* 65535");
+  EXPECT_EQ(endpoint("localhost:80"), "localhost 80");
+  for (const char* bad : {"", "9127", ":9127", "h:", "h:0", "h:65536", "h:1x", "h:-1", "::1:80", "[::1]", "[h]:80",
+                          "[::1:80", "a b:80", "[]:80"})
+    EXPECT_EQ(endpoint(bad), "none") << bad;
+}
+
 TEST(Value, Trim) {
   EXPECT_EQ(trim(" \t a b\r\n"), "a b");
   EXPECT_EQ(trim(" \t "), "");

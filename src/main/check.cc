@@ -10,6 +10,7 @@
 #include <map>
 #include <vector>
 
+#include "config/value.h"
 #include "main/process.h"
 #include "net/socket.h"
 #include "pool/shared.h"
@@ -56,6 +57,10 @@ void listeners(const Config& c, Findings& f) {
     any = true;
     if (std::string path = unix_socket_path(s); !net::unix_address(path))
       f.errors.push_back(fmt::format("unix_socket_dir: path too long: {}", path));
+  }
+  if (auto metrics = config::parse_endpoint(s.metrics_listen); metrics && s.metrics_token.empty()) {
+    if (!metrics->host.starts_with("127.") && metrics->host != "::1" && metrics->host != "localhost")
+      f.warnings.push_back("metrics_listen: names of databases and users can be read there without a metrics_token");
   }
   if (!any) f.errors.push_back("nowhere to listen on: listen_addr and unix_socket_dir are both empty");
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "main/check.h"
@@ -17,6 +18,7 @@
 #include "main/systemd.h"
 #include "worker/control.h"
 #include "worker/fleet.h"
+#include "worker/pages.h"
 #include "worker/takeover.h"
 
 namespace pgf {
@@ -157,6 +159,13 @@ int run(const Options& options) {
   plan.listeners = listeners.tcp();
   plan.unix_listeners = listeners.local();
 
+  auto metrics = open_metrics(s);
+  if (!metrics) {
+    if (!plan.listeners_are_lent) listeners.stop();
+    return fatal(metrics.error());
+  }
+  if (!metrics->empty()) log(LogLevel::log, "metrics on http://{}/metrics", s.metrics_listen);
+
   if (std::string error = write_pidfile(s.pidfile); !error.empty()) {
     if (!plan.listeners_are_lent) listeners.stop();
     return fatal(error);
@@ -177,8 +186,11 @@ int run(const Options& options) {
           if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
         },
         notify_manager);
+    std::optional<web::Server> web;
+    if (!metrics->empty()) web.emplace(*std::move(metrics), worker::pages(fleet), log);
     notify_manager("READY=1");
     status = control.run(signal_fd);
+    web.reset();
     const bool ended = fleet.stop();
     // While suspended another process may be about to go on with them.
     if (!lent && !fleet.shared.suspended.load()) listeners.stop();

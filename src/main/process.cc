@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "config/value.h"
 #include "net/socket.h"
 
 namespace pgf {
@@ -247,6 +248,24 @@ void Listeners::stop() {
   for (auto& worker : tcp_)
     for (int fd : worker) ::shutdown(fd, SHUT_RDWR);
   if (!socket_file_.empty()) unlink(socket_file_.c_str());
+}
+
+std::expected<std::vector<int>, std::string> open_metrics(const config::Settings& settings) {
+  std::vector<int> fds;
+  auto endpoint = config::parse_endpoint(settings.metrics_listen);
+  if (!endpoint) return fds;
+  auto failed = [&](const std::string& reason) {
+    for (int fd : fds) ::close(fd);
+    return std::unexpected(fmt::format("cannot listen on metrics_listen = {}: {}", settings.metrics_listen, reason));
+  };
+  auto addresses = net::listen_addresses(endpoint->host, endpoint->port);
+  if (!addresses) return failed(addresses.error());
+  for (const net::Address& address : *addresses) {
+    auto fd = net::listen_tcp(address, {.reuse_port = settings.so_reuseport != 0});
+    if (!fd) return failed(fd.error());
+    fds.push_back(*fd);
+  }
+  return fds;
 }
 
 }  // namespace pgf

@@ -1,5 +1,6 @@
 #pragma once
 // What the program does with its operating system before and after the threads run.
+#include <expected>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ long expected_descriptors(const config::Config& config);
 bool leak_checked();
 
 std::string unix_socket_path(const config::Settings& settings);
+
+// Sockets for metrics_listen; none if it is empty. With so_reuseport another process may have it at the same time.
+std::expected<std::vector<int>, std::string> open_metrics(const config::Settings& settings);
 
 // The listening sockets: per worker one for each TCP address, and one Unix socket for all.
 class Listeners {

@@ -55,6 +55,8 @@ void add(PoolRow& sum, const PoolRow& part) {
   sum.maxwait = std::max(sum.maxwait, part.maxwait);
   if (sum.load_balance_hosts.empty()) sum.load_balance_hosts = part.load_balance_hosts;
   sum.counters += part.counters;
+  sum.latencies += part.latencies;
+  sum.pool_size = std::max(sum.pool_size, part.pool_size);
 }
 
 std::vector<PoolRow> sum_pools(std::vector<Report>& reports) {
@@ -86,10 +88,42 @@ std::vector<PeerPoolRow> sum_peer_pools(const std::vector<Report>& reports) {
   return rows;
 }
 
+std::vector<HostUse> sum_host_use(std::vector<Report>& reports) {
+  std::map<std::pair<std::string, std::string>, HostUse> sums;
+  for (Report& report : reports)
+    for (HostUse& part : report.host_use) {
+      HostUse& sum = sums[{part.database, part.address}];
+      part.open += sum.open;
+      part.active += sum.active;
+      sum = std::move(part);
+    }
+  std::vector<HostUse> rows;
+  for (auto& [key, row] : sums) rows.push_back(std::move(row));
+  return rows;
+}
+
+std::vector<HostTimesRow> sum_host_times(std::vector<Report>& reports) {
+  std::map<std::string, HostTimesRow> sums;
+  for (Report& report : reports)
+    for (HostTimesRow& part : report.host_times) {
+      HostTimesRow& sum = sums[part.address];
+      sum.address = part.address;
+      sum.query += part.query;
+      sum.connect += part.connect;
+    }
+  std::vector<HostTimesRow> rows;
+  for (auto& [address, row] : sums) rows.push_back(std::move(row));
+  return rows;
+}
+
 }  // namespace
 
 // Replaces everything that comes from workers; databases, users, settings and the other items of LISTS are not touched.
 void merge(Fleet& fleet, std::vector<Report>& reports) {
+  for (Report& report : reports)
+    for (const PoolRow& pool : report.pools) report.worker.latencies += pool.latencies;
+  fleet.host_use = sum_host_use(reports);
+  fleet.host_times = sum_host_times(reports);
   fleet.clients = in_pool_order(reports, &Report::clients);
   fleet.servers = in_pool_order(reports, &Report::servers);
   fleet.pools = sum_pools(reports);

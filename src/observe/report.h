@@ -8,8 +8,10 @@
 
 #include "base/time.h"
 #include "config/settings.h"
+#include "observe/cancels.h"
 #include "pool/placement.h"
 #include "session/handover.h"
+#include "session/latencies.h"
 
 namespace pgf::observe {
 
@@ -43,10 +45,12 @@ struct PoolRow {  // one pool's part on one worker; the control thread sums over
   std::string database, user;
   int cl_active = 0, cl_waiting = 0, cl_active_cancel_req = 0, cl_waiting_cancel_req = 0;
   int sv_active = 0, sv_active_cancel = 0, sv_being_canceled = 0, sv_idle = 0, sv_used = 0, sv_tested = 0, sv_login = 0;
-  Usec maxwait = 0;  // sum rule: the maximum
+  int pool_size = 0;  // sum rule: the maximum
+  Usec maxwait = 0;   // sum rule: the maximum
   config::PoolMode pool_mode = config::PoolMode::session;
   std::string load_balance_hosts;  // empty = NULL
   Counters counters;
+  session::Latencies latencies = {};
 };
 
 using MoveCounts = std::array<std::uint64_t, pool::kMoveReasons>;  // clients moved, by why
@@ -61,6 +65,8 @@ struct WorkerRow {  // SHOW WORKERS
   MoveCounts clients_in{}, clients_out{};
   std::uint64_t servers_in = 0, servers_out = 0;  // moved
   std::string why;                                // the last move that the control thread asked for; empty = none
+  CancelCounts cancels{};                         // that were settled here
+  session::Latencies latencies = {};              // of all pools
 };
 
 struct DatabaseRow {  // SHOW DATABASES; made by the control thread
@@ -102,6 +108,16 @@ struct HostRow {  // SHOW HOSTS; made by the control thread
   Usec latency = 0;        // of its last answer
 };
 
+struct HostUse {  // connections of one database to one address, as SHOW HOSTS counts them
+  std::string database, address;
+  int open = 0, active = 0;
+};
+
+struct HostTimesRow {
+  std::string address;
+  Histogram query, connect;
+};
+
 struct DnsHostRow {  // SHOW DNS_HOSTS; made by the control thread
   std::string hostname;
   std::int64_t ttl = 0;  // seconds until the next look-up
@@ -131,6 +147,8 @@ struct Report {
   std::vector<SocketRow> clients, servers;
   std::vector<PoolRow> pools;
   std::vector<PeerPoolRow> peer_pools;
+  std::vector<HostUse> host_use;  // an entry may come more than once
+  std::vector<HostTimesRow> host_times;
   WorkerRow worker;
   int login_clients = 0;
   std::vector<session::Handed> handed;
@@ -146,6 +164,8 @@ struct Fleet {
   std::vector<DatabaseRow> databases;
   std::vector<UserRow> users;
   std::vector<HostRow> hosts;
+  std::vector<HostUse> host_use;         // summed
+  std::vector<HostTimesRow> host_times;  // summed
   std::vector<DnsHostRow> dns_hosts;
   std::vector<DnsZoneRow> dns_zones;
   Lists lists;
@@ -157,7 +177,7 @@ struct Fleet {
   };
   std::vector<Stats> stats;  // per database, sorted
   Usec period = kSecond;     // length of `period` above
-  bool paused = false, suspended = false;
+  bool paused = false, suspended = false, ending = false;
   std::vector<session::Handed> handed;  // SHOW FDS: listening sockets first
   std::string version;                  // "PgBouncer 1.25.2" style text of SHOW VERSION
 };

@@ -21,6 +21,7 @@ void stats_rows(std::string& out, const Fleet& fleet);
 void stats_totals_rows(std::string& out, const Fleet& fleet);
 void stats_averages_rows(std::string& out, const Fleet& fleet);
 void totals_rows(std::string& out, const Fleet& fleet);
+void latency_rows(std::string& out, const Fleet& fleet);
 
 // rows_fleet.cc
 void pool_rows(std::string& out, const Fleet& fleet);

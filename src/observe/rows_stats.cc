@@ -70,4 +70,19 @@ void totals_rows(std::string& out, const Fleet& fleet) {
   named(out, "avg_", averages(sum.period, fleet.period));
 }
 
+// Three rows to a pool. Microseconds.
+void latency_rows(std::string& out, const Fleet& fleet) {
+  for (const PoolRow& pool : fleet.pools) {
+    auto row = [&](std::string_view what, const Histogram& h) {
+      wire::RowWriter w(out);
+      w.text(pool.database).text(pool.user).text(what).number(static_cast<std::int64_t>(h.count()));
+      for (double q : {0.5, 0.9, 0.99, 0.999}) w.number(h.quantile(q));
+      w.number(h.max());
+    };
+    row("wait", pool.latencies.wait);
+    row("query", pool.latencies.query);
+    row("transaction", pool.latencies.xact);
+  }
+}
+
 }  // namespace pgf::observe

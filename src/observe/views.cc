@@ -138,6 +138,9 @@ constexpr Column kStatsAveragesColumns[] = {{"database", 's'},
                                             {"avg_bind_count", 'N'},
                                             {"avg_client_login_count", 'N'}};
 
+constexpr Column kLatencyColumns[] = {{"database", 's'}, {"user", 's'},    {"what", 's'},
+                                      {"count", 'q'},    {"p50_us", 'q'},  {"p90_us", 'q'},
+                                      {"p99_us", 'q'},   {"p999_us", 'q'}, {"max_us", 'q'}};
 constexpr Column kTotalsColumns[] = {{"name", 's'}, {"value", 'N'}};
 constexpr Column kListColumns[] = {{"list", 's'}, {"items", 'i'}};
 constexpr Column kConfigColumns[] = {{"key", 's'}, {"value", 's'}, {"default", 's'}, {"changeable", 's'}};
@@ -217,6 +220,7 @@ constexpr View kViews[] = {
     {"STATS_TOTALS", kStatsTotalsColumns, kStats, kEveryone, stats_totals_rows},
     {"STATS_AVERAGES", kStatsAveragesColumns, kStats, kEveryone, stats_averages_rows},
     {"TOTALS", kTotalsColumns, kStats, kEveryone, totals_rows},
+    {"LATENCY", kLatencyColumns, kLatencies, kEveryone, latency_rows},
     {"LISTS", kListColumns, kLists | kPools, kEveryone, list_rows},
     {"CONFIG", kConfigColumns, kSettings, kEveryone, config_rows},
     {"SOCKETS", kSocketAndBuffers, kClients | kServers, kEveryone, socket_rows},

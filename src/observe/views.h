@@ -26,7 +26,11 @@ enum Gather : unsigned {
   kDns = 1u << 10,
   kPeers = 1u << 11,
   kHosts = 1u << 12,  // with kServers: for the counts
+  kLatencies = 1u << 13,
+  kHostUse = 1u << 14,  // with kHosts: the counts without kServers, and times per host
 };
+// What is drawn from the pools of the workers.
+inline constexpr unsigned kFromPools = kPools | kWorkers | kLists | kStats | kLatencies;
 
 struct View {
   std::string_view name;  // as HELP shows it; typed in any case

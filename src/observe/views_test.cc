@@ -71,6 +71,7 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
        "query_time N wait_time N avg_client_parse_count N avg_server_parse_count N avg_bind_count N "
        "avg_client_login_count N"},
       {"TOTALS", "name s value N"},
+      {"LATENCY", "database s user s what s count q p50_us q p90_us q p99_us q p999_us q max_us q"},
       {"VERSION", "version s"},
       {"STATE", "key s value s"},
       {"CONFIG", "key s value s default s changeable s"},

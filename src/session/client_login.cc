@@ -390,6 +390,7 @@ void Client::enter_pool() {
   pool = &env_->pool(env_->shared.directory.pool(login_->database, server_user));
   if (!user) (user = &env_->shared.directory.user(login_->user))->clients.take(0);
   ++pool->counters.logins;
+  pool->latencies.login.record(env_->now() - connect_time);
   if (env_->settings().application_name_add_host) {
     int index = env_->shared.names.find("application_name");
     std::string given = params_.get(index) ? *params_.get(index) : "app";

@@ -206,10 +206,17 @@ void Client::ready_for_query(char status, bool all_answered) {
     return;
   }
   Usec now = env_->now();
-  if (query_start_) pool->counters.query_time += static_cast<std::uint64_t>(now - query_start_);
+  if (query_start_) {
+    pool->counters.query_time += static_cast<std::uint64_t>(now - query_start_);
+    pool->latencies.query.record(now - query_start_);
+    if (server && server->times()) server->times()->query.record(now - query_start_);
+  }
   query_start_ = 0;
   if (status == 'I') {
-    if (xact_start_) pool->counters.xact_time += static_cast<std::uint64_t>(now - xact_start_);
+    if (xact_start_) {
+      pool->counters.xact_time += static_cast<std::uint64_t>(now - xact_start_);
+      pool->latencies.xact.record(now - xact_start_);
+    }
     xact_start_ = 0;
   }
 }

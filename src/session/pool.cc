@@ -258,11 +258,14 @@ Server* Pool::pop_idle(Client& client) {
 // The client (idle, or at the head of the queue) gets the server (in no list).
 void Pool::promise(Server& server, Client& client) {
   const bool lookup = client.looking_up();
+  Usec waited = 0;
   if (client.queued()) {
     leave_queue(client);
     if (!lookup) clients.push_back(&client);
-    counters.wait_time += static_cast<std::uint64_t>(env.now() - client.queued_at);
+    waited = env.now() - client.queued_at;
+    counters.wait_time += static_cast<std::uint64_t>(waited);
   }
+  latencies.wait.record(waited);
   if (lookup) {
     client.set_phase(Client::Phase::lookup);
     return server.look_up(&client);

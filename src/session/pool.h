@@ -7,6 +7,7 @@
 #include "session/cancel.h"
 #include "session/client.h"
 #include "session/env.h"
+#include "session/latencies.h"
 #include "session/server.h"
 
 namespace pgf::session {
@@ -79,6 +80,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   List<Server> active, tested, login, held_back, moving, closing;
   List<CancelLink> cancel_links;
   PoolCounters counters;
+  Latencies latencies;
 
  private:
   Server* pop_idle(Client& client);

@@ -60,7 +60,9 @@ void Pool::joined(Server& server) {
   Client* client = server.client;
   if (!client) return server.disconnect("replication client was closed");
   leave_queue(*client);
-  counters.wait_time += static_cast<std::uint64_t>(env.now() - client->queued_at);
+  const Usec waited = env.now() - client->queued_at;
+  counters.wait_time += static_cast<std::uint64_t>(waited);
+  latencies.wait.record(waited);
   ++counters.assignments;
   clients.push_back(client);
   client->counted_pool = true;

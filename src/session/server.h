@@ -77,10 +77,12 @@ class Server final : public net::StreamOwner, public ListNode {
   void check_place();  // close_needed, if our host is no longer in the list
   pool::Place* place() const { return place_; }
   pool::Address* health() const { return health_; }
+  HostTimes* times() const { return times_; }
 
   void run_check();                 // idle -> checking
   void move_to(int worker);         // idle -> moving; Env::ship() follows
   void arrive(Pool& pool, int fd);  // on the new worker
+  void find_times();
 
   void disconnect(std::string_view reason);  // log line, close; a linked client is told
   void gone();                               // closing -> dead
@@ -234,6 +236,7 @@ class Server final : public net::StreamOwner, public ListNode {
   std::string why_;                   // more exactly than the log says: for Attempt::report
   std::optional<bool> standby_, read_only_;
   pool::Address* health_ = nullptr;
+  HostTimes* times_ = nullptr;    // of this address on this worker; null until the login is complete
   pool::Place* place_ = nullptr;  // counted there
   Usec patience_ = 0;             // until the first answer; 0: as long as any login
   net::Address address_;

@@ -347,6 +347,7 @@ void Server::find_place() {
     break;
   }
   if (address_.length) health_ = &env().shared.hosts.address(address_key(address_));
+  find_times();
   role_doubt_ = pool->entry().target_session_attrs != config::TargetSession::any;
 }
 

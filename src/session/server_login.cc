@@ -318,6 +318,9 @@ void Server::role_settled() {
 void Server::login_complete() {
   pool::PoolShared& shared = pool->shared;
   login_done_ = true;
+  find_times();
+  pool->latencies.connect.record(env().now() - connect_time);
+  if (times_) times_->connect.record(env().now() - connect_time);
   check_address();  // it may have changed since it was asked for
   scram_.reset();
   attempt_.reset();

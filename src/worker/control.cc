@@ -30,7 +30,10 @@ int Control::run(int signal_fd) {
     pollfd fds[2] = {{signal_fd, POLLIN, 0}, {fleet_.control_event, POLLIN, 0}};
     bool impatient = !waiting_.empty() || fleet_.shared.shutdown.load() || fleet_.shared.stuck.load() != 0 ||
                      fleet_.config->settings.placement == config::Placement::shuffle;
-    poll(fds, 2, !orders_.empty() ? 1 : impatient ? 20 : 333);
+    int wait = !orders_.empty() ? 1 : impatient ? 20 : 333;
+    if (!wanted_.empty() && !reporting_)
+      wait = std::clamp(static_cast<int>((next_report_ - net::monotonic_now()) / kMillisecond) + 1, 1, wait);
+    poll(fds, 2, wait);
     if (fds[0].revents & POLLIN) {
       signalfd_siginfo info;
       while (read(signal_fd, &info, sizeof info) == sizeof info) on_signal(static_cast<int>(info.ssi_signo));
@@ -43,6 +46,7 @@ int Control::run(int signal_fd) {
         std::visit([this](auto& body) { receive(body); }, m->body);
       });
     }
+    report_if_wanted(net::monotonic_now());
     tell_pending();
     if (fleet_.shared.stuck.load() != 0) watchdog_.accept_for_stuck();
     tick(net::monotonic_now());
@@ -95,8 +99,32 @@ void Control::order(Order what, pool::DatabaseShared* database, std::function<vo
   tell(Command{what, database, ticket(std::move(then))});
 }
 
-void Control::gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed) {
-  tell(Gather{clients, servers, handed, ticket(std::move(then))});
+void Control::gather(unsigned parts, std::function<void(observe::Fleet&)> then) {
+  tell(Gather{parts, ticket([this, parts, then = std::move(then)](Ticket& t) {
+                observe::Fleet fleet;
+                std::ranges::sort(t.reports, {}, [](const observe::Report& r) { return r.worker.worker; });
+                observe::merge(fleet, t.reports);
+                fill(fleet, parts);
+                then(fleet);
+              })});
+}
+
+void Control::receive(ReportWanted& m) { wanted_.push_back(std::move(m)); }
+
+// However often they are wanted, reports are made one at a time and for at most a tenth of the time: who has more work
+// with them is asked less often. Whoever asks meanwhile shares the next one.
+void Control::report_if_wanted(Usec now) {
+  if (wanted_.empty() || reporting_ || now < next_report_) return;
+  reporting_ = true;
+  unsigned parts = observe::kNothing;
+  for (const ReportWanted& w : wanted_) parts |= w.parts;
+  gather(parts, [this, began = now, asked = std::exchange(wanted_, {})](observe::Fleet& fleet) {
+    auto report = std::make_shared<const observe::Fleet>(std::move(fleet));
+    for (const ReportWanted& w : asked) w.then(report);
+    const Usec end = net::monotonic_now();
+    next_report_ = end + std::min(9 * (end - began), kSecond);
+    reporting_ = false;
+  });
 }
 
 // ---- answers ----
@@ -481,10 +509,8 @@ void Control::tick(Usec now) {
 void Control::check_waiting() {
   if (waiting_.empty() || waiting_asked_) return;
   waiting_asked_ = true;
-  gather(false, true, [this](Ticket& t) {
+  gather(observe::kServers, [this](observe::Fleet& fleet) {
     waiting_asked_ = false;
-    observe::Fleet fleet;
-    observe::merge(fleet, t.reports);
     auto finished = [&](const Waiting& w) {
       for (const observe::SocketRow& s : fleet.servers) {
         if (!w.database.empty() && s.database != w.database) continue;
@@ -551,9 +577,7 @@ void Control::forget_auto_databases(Usec now) {
 void Control::end_period(Usec now) {
   Usec length = now - period_start_;
   period_start_ = now;
-  gather(false, false, [this, length](Ticket& t) {
-    observe::Fleet fleet;
-    observe::merge(fleet, t.reports);
+  gather(observe::kStats, [this, length](observe::Fleet& fleet) {
     observe::set_growth(fleet.stats, last_stats_);
     period_ = length;
     last_stats_ = fleet.stats;

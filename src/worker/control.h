@@ -49,6 +49,7 @@ class Control {
   void receive(ConsoleCancel& m);
   void receive(Done& m);
   void receive(Gathered& m);
+  void receive(ReportWanted& m);
 
   void execute(Console console, const admin::Command& command);
   void show(Console console, const admin::Command& command);
@@ -75,11 +76,13 @@ class Control {
 
   std::uint64_t ticket(std::function<void(Ticket&)> then);
   void order(Order what, pool::DatabaseShared* database, std::function<void(Ticket&)> then = {});
-  void gather(bool clients, bool servers, std::function<void(Ticket&)> then, bool handed = false);
   void tell(ToWorker::Body order);  // all workers, with a ticket: when no client is between two of them
   void tell_pending();
   void carried_out(std::map<std::uint64_t, Ticket>::iterator ticket);
   void place(Usec now);
+  // The workers' part and our own part of a report; `parts` are of observe::Gather.
+  void gather(unsigned parts, std::function<void(observe::Fleet&)> then);
+  void report_if_wanted(Usec now);
   void fill(observe::Fleet& view, unsigned parts);
   void fill_hosts(observe::Fleet& view);
   void fill_dns(observe::Fleet& view);
@@ -106,6 +109,9 @@ class Control {
   std::vector<Usec> cpu_times_;  // of each worker, at the last look
   Usec looked_at_ = 0;
   std::vector<Waiting> waiting_;
+  std::vector<ReportWanted> wanted_;  // and not asked for yet
+  bool reporting_ = false;
+  Usec next_report_ = 0;
   std::vector<observe::Fleet::Stats> last_stats_, growth_;
   Usec period_ = kSecond, period_start_, next_tick_ = 0;
   bool waiting_asked_ = false;

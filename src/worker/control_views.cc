@@ -3,6 +3,7 @@
 #include <sys/time.h>
 
 #include <algorithm>
+#include <map>
 
 #include "admin/reply.h"
 #include "base/version.h"
@@ -26,18 +27,10 @@ void Control::show(Console console, const admin::Command& command) {
   }
   const observe::View* view = command.view;
   if (view->admin_only && !console.is_admin) return fail(console, "admin access needed", "42501");
-  gather(
-      view->gather & (observe::kClients | observe::kLists), view->gather & (observe::kServers | observe::kLists),
-      [this, console, view](Ticket& t) {
-        observe::Fleet fleet;
-        std::sort(t.reports.begin(), t.reports.end(),
-                  [](const auto& a, const auto& b) { return a.worker.worker < b.worker.worker; });
-        observe::merge(fleet, t.reports);
-        fill(fleet, view->gather);
-        if (view->gather & observe::kHanded) return show_handed(console, *view, fleet);
-        reply(console, observe::render(*view, fleet));
-      },
-      view->gather & observe::kHanded);
+  gather(view->gather, [this, console, view](observe::Fleet& fleet) {
+    if (view->gather & observe::kHanded) return show_handed(console, *view, fleet);
+    reply(console, observe::render(*view, fleet));
+  });
 }
 
 // Each row goes with its descriptor, if the asker may have it and everything stands still (else a number may have got
@@ -89,6 +82,7 @@ void Control::show_handed(const Console& console, const observe::View& view, obs
 void Control::fill(observe::Fleet& view, unsigned parts) {
   view.paused = fleet_.shared.paused.load();
   view.suspended = fleet_.shared.suspended.load();
+  view.ending = ending_;
   view.version = fmt::format("PgBouncer {}", kPgBouncerVersion);
   view.period = period_;
   observe::copy_growth(view.stats, last_stats_);
@@ -101,6 +95,16 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
   if (parts & (observe::kDatabases | observe::kLists)) fill_databases(view);
   if (parts & (observe::kUsers | observe::kLists)) fill_users(view);
   if (parts & observe::kHosts) fill_hosts(view);
+  if (parts & observe::kHostUse) {
+    std::map<std::pair<std::string_view, std::string_view>, const observe::HostUse*> use;
+    for (const observe::HostUse& u : view.host_use) use[{u.database, u.address}] = &u;
+    for (observe::HostRow& row : view.hosts) {
+      auto it = use.find({row.database, row.address});
+      if (it == use.end()) continue;
+      row.open = it->second->open;
+      row.active = it->second->active;
+    }
+  }
   if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
   if (parts & observe::kPeers) {
     for (const auto& [id, peer] : fleet_.config->peers)

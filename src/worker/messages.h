@@ -1,12 +1,14 @@
 #pragma once
 // All that workers and the control thread say to each other. One message = one struct; Worker::receive() and
 // Control::receive() are the only readers.
+#include <functional>
 #include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "observe/report.h"
+#include "observe/views.h"
 #include "pool/placement.h"
 #include "session/env.h"
 #include "session/handover.h"
@@ -121,8 +123,7 @@ struct KillClient {
   std::uint64_t ticket;
 };
 struct Gather {
-  bool clients, servers;
-  bool handed;  // what the next process needs to go on
+  unsigned parts;  // of observe::Gather
   std::uint64_t ticket;
 };
 struct TakeOver {  // clients and servers of the process before us that are yours now
@@ -158,9 +159,13 @@ struct Gathered {
   std::uint64_t ticket;
   observe::Report report;
 };
+struct ReportWanted {  // by a thread that serves other protocols than PostgreSQL's
+  unsigned parts;      // of observe::Gather
+  std::function<void(std::shared_ptr<const observe::Fleet>)> then;  // called in the control thread; must not block
+};
 struct ToControl {
-  using Body = std::variant<ConsoleCommand, ConsoleCancel, Done, Gathered>;
-  explicit ToControl(Body b) : body(std::move(b)) {}
+  using Body = std::variant<ConsoleCommand, ConsoleCancel, Done, Gathered, ReportWanted>;
+  explicit ToControl(Body&& b) : body(std::move(b)) {}
   Body body;
   ToControl* mailbox_next = nullptr;
 };

@@ -140,6 +140,7 @@ Usec Worker::on_turn(Usec now) {
   queues.each([&](session::Pool& p) {
     if (Usec again = p.age_queue(now); again && again < next) next = again;
   });
+  if (!gatherings_.empty() && go_on_gathering()) next = now;
   if (!move_orders_.empty() && move_clients(now)) next = std::min(next, now + kLookAgain);
   for (session::Client* c : dead_clients_) delete c;
   for (session::Server* s : dead_servers_) delete s;
@@ -338,6 +339,7 @@ void Worker::cancel(const wire::SentKey& key, session::ClientHandle requester) {
 }
 
 void Worker::cancel_done(session::ClientHandle requester, std::string_view reason) {
+  ++cancels_[observe::cancel_outcome(reason)];
   if (requester.worker >= 0) fleet_.worker(requester.worker).post(CancelDone{requester, reason});
 }
 

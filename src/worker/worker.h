@@ -2,6 +2,7 @@
 // One thread with its loop, its clients, its part of every pool. Everything is used by its own thread only, except
 // post() and the public atomics.
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -106,8 +107,11 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void report_clients(observe::Report& report);
   void report_handed(observe::Report& report);
   void report_servers(observe::Report& report);
-  void report_pools(observe::Report& report);
+  void report_pool(observe::Report& report, session::Pool& pool, bool latencies);
+  bool go_on_gathering();  // some pools of a long report; true: there are more
+  void finish(Gather& what, Gathered& answer);
   void report_peers(observe::Report& report);
+  void report_hosts(observe::Report& report);
 
   session::Prober prober_{*this};
   Fleet& fleet_;
@@ -132,6 +136,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   double busy_share_ = 0;
   std::uint64_t servers_in_ = 0, servers_out_ = 0;
   observe::MoveCounts clients_in_{}, clients_out_{};
+  observe::CancelCounts cancels_{};
   struct MoveOrder {
     MoveClients what;
     std::vector<session::ClientHandle> chosen;  // and not gone yet: they may still have something to say
@@ -139,6 +144,12 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
     Usec until;
   };
   std::vector<MoveOrder> move_orders_;
+  struct Gathering {
+    Gather what;
+    Gathered answer;
+    std::size_t next;  // of pools_
+  };
+  std::deque<Gathering> gatherings_;
 };
 
 }  // namespace pgf::worker

@@ -313,38 +313,56 @@ void Worker::report_servers(observe::Report& report) {
   });
 }
 
-void Worker::report_pools(observe::Report& report) {
-  each_pool([&](session::Pool& p) {
-    observe::PoolRow row;
-    row.database = p.shared.database.name;
-    row.user = p.server_user();
-    row.cl_active = static_cast<int>(p.clients.size());
-    row.cl_waiting = static_cast<int>(p.waiting.size() + p.joining.size());
-    p.cancel_links.each([&](session::CancelLink& l) {
-      ++(l.sent() ? row.cl_active_cancel_req : row.cl_waiting_cancel_req);
-      ++row.sv_active_cancel;
-    });
-    row.cl_waiting_cancel_req += static_cast<int>(p.queued_cancels());
-    row.sv_active = static_cast<int>(p.active.size());
-    row.sv_being_canceled = static_cast<int>(p.held_back.size());
-    row.sv_idle = static_cast<int>(p.idle.size() + p.moving.size());
-    row.sv_tested = static_cast<int>(p.tested.size());
-    row.sv_login = static_cast<int>(p.login.size());
-    for (Client* first : {p.waiting.front(), p.joining.front()})
-      if (first) row.maxwait = std::max(row.maxwait, now() - first->query_clock());
-    row.pool_mode = p.policy().pool_mode;
-    if (p.entry().hosts.size() > 1) row.load_balance_hosts = config::to_text(p.entry().load_balance_hosts);
-    const session::PoolCounters& c = p.counters;
-    row.counters = {c.assignments, c.xacts,     c.queries,       c.received,      c.sent,  c.xact_time,
-                    c.query_time,  c.wait_time, c.client_parses, c.server_parses, c.binds, c.logins};
-    report.worker.servers_active += row.sv_active;
-    report.worker.servers_idle += row.sv_idle;
-    report.worker.waiting += row.cl_waiting;
-    report.worker.transactions += c.xacts;
-    report.worker.received += c.received;
-    report.worker.sent += c.sent;
-    report.pools.push_back(std::move(row));
+void Worker::report_pool(observe::Report& report, session::Pool& p, bool latencies) {
+  observe::PoolRow row;
+  row.database = p.shared.database.name;
+  row.user = p.server_user();
+  row.cl_active = static_cast<int>(p.clients.size());
+  row.cl_waiting = static_cast<int>(p.waiting.size() + p.joining.size());
+  p.cancel_links.each([&](session::CancelLink& l) {
+    ++(l.sent() ? row.cl_active_cancel_req : row.cl_waiting_cancel_req);
+    ++row.sv_active_cancel;
   });
+  row.cl_waiting_cancel_req += static_cast<int>(p.queued_cancels());
+  row.sv_active = static_cast<int>(p.active.size());
+  row.sv_being_canceled = static_cast<int>(p.held_back.size());
+  row.sv_idle = static_cast<int>(p.idle.size() + p.moving.size());
+  row.sv_tested = static_cast<int>(p.tested.size());
+  row.sv_login = static_cast<int>(p.login.size());
+  for (Client* first : {p.waiting.front(), p.joining.front()})
+    if (first) row.maxwait = std::max(row.maxwait, now() - first->query_clock());
+  row.pool_mode = p.policy().pool_mode;
+  if (p.entry().hosts.size() > 1) row.load_balance_hosts = config::to_text(p.entry().load_balance_hosts);
+  const session::PoolCounters& c = p.counters;
+  row.counters = {c.assignments, c.xacts,     c.queries,       c.received,      c.sent,  c.xact_time,
+                  c.query_time,  c.wait_time, c.client_parses, c.server_parses, c.binds, c.logins};
+  if (latencies) row.latencies = p.latencies;
+  row.pool_size = p.policy().pool_size;
+  report.worker.servers_active += row.sv_active;
+  report.worker.servers_idle += row.sv_idle;
+  report.worker.waiting += row.cl_waiting;
+  report.worker.transactions += c.xacts;
+  report.worker.received += c.received;
+  report.worker.sent += c.sent;
+  report.pools.push_back(std::move(row));
+}
+
+void Worker::report_hosts(observe::Report& report) {
+  std::vector<std::pair<const pool::Address*, observe::HostUse>> of_pool;
+  each_pool([&](session::Pool& p) {
+    of_pool.clear();
+    auto add = [&](Server& s) {
+      if (!s.health()) return;
+      auto it = std::ranges::find(of_pool, s.health(), [](const auto& entry) { return entry.first; });
+      if (it == of_pool.end()) it = of_pool.insert(it, {s.health(), {p.shared.database.name, s.health()->text, 0, 0}});
+      ++it->second.open;
+      it->second.active += std::string_view(shown_state(s)) == "active";
+    };
+    for (auto* l : {&p.active, &p.idle, &p.tested, &p.login, &p.held_back, &p.moving}) l->each(add);
+    for (auto& entry : of_pool) report.host_use.push_back(std::move(entry.second));
+  });
+  for (const auto& [address, times] : host_times)
+    report.host_times.push_back({address->text, times.query, times.connect});
 }
 
 void Worker::report_peers(observe::Report& report) {
@@ -380,10 +398,38 @@ void Worker::report_handed(observe::Report& report) {
 
 void Worker::receive(Gather& m) {
   Gathered answer{m.ticket, {}};
-  if (m.handed) report_handed(answer.report);
-  if (m.clients) report_clients(answer.report);
-  if (m.servers) report_servers(answer.report);
-  report_pools(answer.report);
+  if (m.parts & observe::kHanded) report_handed(answer.report);
+  if (m.parts & (observe::kClients | observe::kLists)) report_clients(answer.report);
+  if (m.parts & (observe::kServers | observe::kLists)) report_servers(answer.report);
+  if (m.parts & observe::kLatencies) {
+    answer.report.pools.reserve(pools_.size());
+    gatherings_.push_back({m, std::move(answer), 0});
+    return;
+  }
+  if (m.parts & observe::kFromPools) each_pool([&](session::Pool& p) { report_pool(answer.report, p, false); });
+  finish(m, answer);
+}
+
+// Histograms of ten thousand pools are a lot to copy: a few per turn, so that no client waits for them.
+bool Worker::go_on_gathering() {
+  constexpr std::size_t kPoolsPerTurn = 100;
+  Gathering& g = gatherings_.front();
+  for (const std::size_t end = std::min(g.next + kPoolsPerTurn, pools_.size()); g.next < end; ++g.next)
+    if (pools_[g.next]) report_pool(g.answer.report, *pools_[g.next], true);
+  if (g.next < pools_.size()) return true;
+  finish(g.what, g.answer);
+  gatherings_.pop_front();
+  return !gatherings_.empty();
+}
+
+void Worker::finish(Gather& m, Gathered& answer) {
+  if (m.parts & observe::kHostUse) report_hosts(answer.report);
+  // Whoever is in no pool is logging in, so that 100,000 idle clients need not be looked at.
+  if (!(m.parts & (observe::kClients | observe::kLists))) {
+    int& left = answer.report.login_clients = client_count_;
+    for (const observe::PoolRow& row : answer.report.pools) left -= row.cl_active + row.cl_waiting;
+    left = std::max(left, 0);
+  }
   report_peers(answer.report);
   observe::WorkerRow& w = answer.report.worker;
   w.worker = worker;
@@ -405,6 +451,7 @@ void Worker::receive(Gather& m) {
   w.clients_out = clients_out_;
   w.servers_in = servers_in_;
   w.servers_out = servers_out_;
+  w.cancels = cancels_;
   fleet_.to_control(std::move(answer));
 }
 

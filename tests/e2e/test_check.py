@@ -66,6 +66,7 @@ def test_beside_a_running_pooler(pooler):
     ({"auth_type": "hba", "auth_hba_file": "/nowhere/hba"}, "could not open hba config file /nowhere/hba"),
     ({"logfile": "/nowhere/log"}, "logfile: folder /nowhere: No such file or directory"),
     ({"listen_addr": "", "unix_socket_dir": ""}, "nowhere to listen on"),
+    ({"metrics_listen": "9127"}, "expected ADDRESS:PORT"),
     ({"unix_socket_dir": "/" + "x" * 120}, "path too long"),
     ({"user": "nobody-of-this-name"}, "no such user: nobody-of-this-name")])
 def test_wrong(ini, settings, text):
@@ -90,10 +91,10 @@ def test_missing_ini(tmp_path):
 
 
 def test_warnings_and_differences(ini):
-    status, said = check(ini(auth_type="trust", admin_users="", workers=2, users=""))
+    status, said = check(ini(auth_type="trust", admin_users="", workers=2, users="", metrics_listen="*:9127"))
     assert status == 0
     for text in ("warning: auth_type = trust: nobody has to prove who he is", "warning: nobody can log in",
-                 "warning: admin_users is empty", "differs from PgBouncer: PgBouncer does not know the key workers"):
+                 "warning: admin_users is empty", "warning: metrics_listen: names of databases and users can be read", "differs from PgBouncer: PgBouncer does not know the key workers"):
         assert text in said
 
 

@@ -1,0 +1,11 @@
+#pragma once
+// What the program serves over HTTP: one row per path in pages.cc.
+#include "web/server.h"
+#include "worker/fleet.h"
+
+namespace pgf::worker {
+
+// `fleet` must outlive the server that asks. The control thread makes the answers.
+web::Handler pages(Fleet& fleet);
+
+}  // namespace pgf::worker
