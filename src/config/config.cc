@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "config/budget.h"
 #include "config/limits.h"
 #include "config/value.h"
 
@@ -32,13 +33,14 @@ PoolPolicy resolve(const Config& config, const Database& db, const std::string& 
   const Settings& s = config.settings;
   PoolPolicy policy;
   policy.pool_mode = user.pool_mode ? *user.pool_mode : db.pool_mode.value_or(s.pool_mode);
-  policy.pool_size = pick(user.pool_size, db.pool_size, s.default_pool_size);
-  policy.min_pool_size = pick({}, db.min_pool_size, s.min_pool_size);
+  auto part = [&](int whole) { return part_of(config, whole); };
+  policy.pool_size = part(pick(user.pool_size, db.pool_size, s.default_pool_size));
+  policy.min_pool_size = part(pick({}, db.min_pool_size, s.min_pool_size));
   // A pool of unlimited size (0) leaves the minimum as it is.
   if (policy.pool_size > 0) policy.min_pool_size = std::min(policy.min_pool_size, policy.pool_size);
-  policy.reserve_pool_size = pick(user.reserve_pool_size, db.reserve_pool_size, s.reserve_pool_size);
-  policy.max_db_connections = pick({}, db.max_db_connections, s.max_db_connections);
-  policy.max_user_connections = pick(user.max_user_connections, {}, s.max_user_connections);
+  policy.reserve_pool_size = part(pick(user.reserve_pool_size, db.reserve_pool_size, s.reserve_pool_size));
+  policy.max_db_connections = part(pick({}, db.max_db_connections, s.max_db_connections));
+  policy.max_user_connections = part(pick(user.max_user_connections, {}, s.max_user_connections));
   policy.query_timeout = user.query_timeout.value_or(s.query_timeout);
   policy.idle_transaction_timeout = user.idle_transaction_timeout.value_or(s.idle_transaction_timeout);
   policy.transaction_timeout = user.transaction_timeout.value_or(s.transaction_timeout);
@@ -53,8 +55,10 @@ ClientPolicy resolve_client(const Config& config, const Database& db, const std:
   const User user = found ? *found : User{};
   const Settings& s = config.settings;
   ClientPolicy policy;
-  policy.max_db_client_connections = pick({}, db.max_db_client_connections, s.max_db_client_connections);
-  policy.max_user_client_connections = pick(user.max_user_client_connections, {}, s.max_user_client_connections);
+  policy.max_db_client_connections =
+      part_of(config, pick({}, db.max_db_client_connections, s.max_db_client_connections));
+  policy.max_user_client_connections =
+      part_of(config, pick(user.max_user_client_connections, {}, s.max_user_client_connections));
   policy.query_wait_timeout = pick_time(user.query_wait_timeout, db.query_wait_timeout, s.query_wait_timeout);
   policy.client_idle_timeout = user.client_idle_timeout.value_or(s.client_idle_timeout);
   return policy;

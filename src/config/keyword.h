@@ -53,6 +53,7 @@ inline constexpr std::array<Word<Placement>, 4> kPlacements{{{"adaptive", Placem
                                                              {"spread", Placement::spread},
                                                              {"kernel", Placement::kernel},
                                                              {"shuffle", Placement::shuffle}}};
+inline constexpr std::array<Word<Budget>, 2> kBudgets{{{"process", Budget::process}, {"fleet", Budget::fleet}}};
 
 constexpr std::span<const Word<PoolMode>> words(PoolMode) { return kPoolModes; }
 constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
@@ -62,6 +63,7 @@ constexpr std::span<const Word<LoadBalance>> words(LoadBalance) { return kLoadBa
 constexpr std::span<const Word<TargetSession>> words(TargetSession) { return kTargetSessions; }
 constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
 constexpr std::span<const Word<Placement>> words(Placement) { return kPlacements; }
+constexpr std::span<const Word<Budget>> words(Budget) { return kBudgets; }
 
 template <class E>
 std::optional<E> parse_keyword(std::string_view text) {

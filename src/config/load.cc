@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "config/budget.h"
 #include "config/config.h"
 #include "config/connstring.h"
 #include "config/entries.h"
@@ -149,6 +150,9 @@ void warn_without_effect(Config& config) {
   }
   if (!config.peers.empty() && config.settings.peer_id == 0)
     config.warnings.push_back("[peers] has no effect without peer_id: cancel requests are not forwarded");
+  const Settings& s = config.settings;
+  if (s.budget == Budget::process && (s.fleet_size > 0 || !s.fleet_file.empty()))
+    config.warnings.push_back("fleet_size and fleet_file have no effect without budget = fleet");
 }
 
 }  // namespace
@@ -162,6 +166,10 @@ LoadResult load(const std::string& path, FileReader& files) {
   if (!read_ini(path, files, builder, result.errors)) return result;
   if (!builder.has_main()) {
     result.errors.push_back(fmt::format("no [pgbouncer] section in configuration ({})", path));
+    return result;
+  }
+  if (std::string problem = check_budget(*config); !problem.empty()) {
+    result.errors.push_back(std::move(problem));
     return result;
   }
   warn_without_effect(*config);

@@ -56,7 +56,7 @@ struct Enum {
   E Settings::*member;
 };
 using Field = std::variant<Int, Flag, AutoInt, Time, Text, Listen, Secret, Enum<PoolMode>, Enum<AuthType>,
-                           Enum<SslMode>, Enum<IoEngine>, Enum<Placement>>;
+                           Enum<SslMode>, Enum<IoEngine>, Enum<Placement>, Enum<Budget>>;
 
 enum class Apply { live, boot };  // boot: RELOAD and SET accept a new value and ignore it
 enum class Effect { yes, none };  // none: accepted, but this version does nothing with it yet
@@ -243,6 +243,13 @@ constexpr Row kRows[] = {
      "what /metrics wants as `Authorization: Bearer TOKEN`; empty = nothing"},
     {"metrics_max_pools", Int{&S::metrics_max_pools, {1, 100'000}}, "200", boot, yes,
      "how many pools, databases, users and hosts have metrics of their own; the rest is summed"},
+    {"budget", Enum<Budget>{&S::budget}, "process", boot, yes,
+     "whose the limits are: process = each process has them for itself; fleet = all processes together, by fleet_file "
+     "or fleet_size"},
+    {"fleet_size", Int{&S::fleet_size, k16Bits}, "0", live, yes,
+     "budget = fleet on several machines: so many processes, each has its part of every limit"},
+    {"fleet_file", Text{&S::fleet_file}, "", boot, yes,
+     "budget = fleet on one machine: file in which the processes count together; made at need"},
 };
 
 const Row* find(std::string_view key) {
@@ -438,5 +445,6 @@ std::string_view to_text(SslMode mode) { return keyword_of(mode); }
 std::string_view to_text(LoadBalance policy) { return keyword_of(policy); }
 std::string_view to_text(IoEngine engine) { return keyword_of(engine); }
 std::string_view to_text(Placement placement) { return keyword_of(placement); }
+std::string_view to_text(Budget budget) { return keyword_of(budget); }
 
 }  // namespace pgf::config

@@ -19,6 +19,7 @@ enum class LoadBalance { disable, round_robin, random, least_conn };
 enum class TargetSession { any, read_write, read_only, primary, standby, prefer_standby };
 enum class IoEngine { auto_, io_uring, epoll };
 enum class Placement { adaptive, spread, kernel, shuffle };
+enum class Budget { process, fleet };
 
 // Member name = key name. Durations are Usec whatever the unit in the file; int64 for int and uint; bool for 0/1 flags
 // is not used: PgBouncer's flags are ints and show as such. A NULL default of PgBouncer is std::nullopt-like: the
@@ -67,6 +68,9 @@ struct Settings {
   Placement placement;
   std::string metrics_listen, metrics_token;
   std::int64_t metrics_max_pools;
+  Budget budget;
+  std::int64_t fleet_size;
+  std::string fleet_file;
 };
 
 // Everything below is driven by the rows of settings.cc.
@@ -107,5 +111,6 @@ std::string_view to_text(SslMode mode);
 std::string_view to_text(LoadBalance policy);
 std::string_view to_text(IoEngine engine);
 std::string_view to_text(Placement placement);
+std::string_view to_text(Budget budget);
 
 }  // namespace pgf::config

@@ -35,10 +35,10 @@ TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
   auto keys = setting_keys();
   EXPECT_EQ(std::set<std::string_view>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_EQ(keys.size(), 100 + own_setting_keys().size());
-  EXPECT_THAT(
-      own_setting_keys(),
-      testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
-                           "max_prepared_statement_memory", "metrics_listen", "metrics_token", "metrics_max_pools"));
+  EXPECT_THAT(own_setting_keys(),
+              testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
+                                   "max_prepared_statement_memory", "metrics_listen", "metrics_token",
+                                   "metrics_max_pools", "budget", "fleet_size", "fleet_file"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
@@ -81,7 +81,7 @@ TEST(Settings, EveryRowHasItsOwnMember) {
     Settings s = defaults();
     bool changed = false;
     for (const char* value :
-         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel", "h:1"}) {
+         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel", "h:1", "fleet"}) {
       if (!set(s, row.key, value) || shown(s, row.key).value == row.value) continue;
       changed = true;
       break;
@@ -135,7 +135,8 @@ TEST(Settings, DefaultsAreTheReferences) {
                                                               {"verbose", "0"},
                                                               {"workers", "auto"},
                                                               {"io_engine", "auto"},
-                                                              {"placement", "adaptive"}};
+                                                              {"placement", "adaptive"},
+                                                              {"budget", "process"}};
   Settings s = defaults();
   for (const auto& [key, value] : expected) EXPECT_EQ(shown(s, key).value, value) << key;
   EXPECT_EQ(s.query_wait_timeout, 120 * kSecond);
@@ -162,11 +163,27 @@ TEST(Settings, BootOnlyKeys) {
     if (!row.changeable) boot.insert(row.key);
     EXPECT_EQ(is_live(row.key), row.changeable);
   }
-  EXPECT_EQ(boot,
-            (std::set<std::string_view>{"pidfile", "user", "job_name", "listen_addr", "listen_port", "listen_backlog",
-                                        "unix_socket_dir", "unix_socket_mode", "unix_socket_group", "so_reuseport",
-                                        "track_extra_parameters", "disable_pqexec", "pkt_buf", "resolv_conf", "workers",
-                                        "io_engine", "metrics_listen", "metrics_token", "metrics_max_pools"}));
+  EXPECT_EQ(boot, (std::set<std::string_view>{"pidfile",
+                                              "user",
+                                              "job_name",
+                                              "listen_addr",
+                                              "listen_port",
+                                              "listen_backlog",
+                                              "unix_socket_dir",
+                                              "unix_socket_mode",
+                                              "unix_socket_group",
+                                              "so_reuseport",
+                                              "track_extra_parameters",
+                                              "disable_pqexec",
+                                              "pkt_buf",
+                                              "resolv_conf",
+                                              "workers",
+                                              "io_engine",
+                                              "metrics_listen",
+                                              "metrics_token",
+                                              "metrics_max_pools",
+                                              "budget",
+                                              "fleet_file"}));
 }
 
 TEST(Settings, Ints) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <vector>
 
+#include "config/budget.h"
 #include "config/value.h"
 #include "main/process.h"
 #include "net/socket.h"
@@ -80,6 +81,7 @@ void folders(const Config& c, Findings& f) {
   look("logfile", folder_of(c.settings.logfile));
   look("pidfile", folder_of(c.settings.pidfile));
   look("unix_socket_dir", c.settings.unix_socket_dir);
+  if (config::counts_together(c.settings)) look("fleet_file", folder_of(c.settings.fleet_file));
 }
 
 void who_logs_in(const Config& c, Findings& f) {
@@ -112,8 +114,8 @@ void differences(const Config& c, Findings& f) {
   if (c.peers.contains(0)) f.differences.push_back("PgBouncer does not know the peer *");
   if (c.settings.so_reuseport)
     f.differences.push_back(
-        "so_reuseport: one process uses all cores; several are needed for rolling restarts only, and each has its own "
-        "limits");
+        fmt::format("so_reuseport: one process uses all cores; several are needed for rolling restarts only{}",
+                    c.settings.budget == config::Budget::fleet ? "" : ", and each has its own limits (see budget)"));
 }
 
 using Check = void (*)(const Config&, Findings&);
@@ -126,6 +128,15 @@ std::string target(const Database& db) {
   std::string ports;
   for (int port : db.ports) ports += fmt::format("{}{}", ports.empty() ? "" : ",", port);
   return fmt::format("{}:{}/{}", where, ports, db.dbname.empty() ? db.name : db.dbname);
+}
+
+std::string budget(const Config& c) {
+  const config::Settings& s = c.settings;
+  if (config::counts_together(s))
+    return fmt::format("the limits are for all processes together that use {}", s.fleet_file);
+  if (!config::divides(s)) return "the limits are this process's own";
+  return fmt::format("a part of each limit, of {} processes: {} clients, {} servers by default", s.fleet_size,
+                     config::max_client_conn(c), config::part_of(c, static_cast<int>(s.default_pool_size)));
 }
 
 std::string fleet(const Config& c) {
@@ -145,6 +156,7 @@ std::string fleet(const Config& c) {
   line("listens on", where);
   line("clients", fmt::format("{} at most, {}, TLS {}", s.max_client_conn, config::to_text(s.auth_type),
                               config::to_text(s.client_tls_sslmode)));
+  line("budget", budget(c));
   line("users", fmt::format("{} in auth_file, {} entries in [users]", c.passwords.size(), c.users.size()));
   line("descriptors", fmt::format("{} at most", expected_descriptors(c)));
   auto database = [&](const Database& db) {

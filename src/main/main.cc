@@ -12,6 +12,7 @@
 #include <optional>
 #include <sstream>
 
+#include "config/budget.h"
 #include "main/check.h"
 #include "main/options.h"
 #include "main/process.h"
@@ -92,6 +93,14 @@ int run(const Options& options) {
   if (options.daemon)
     if (std::string error = daemonize(); !error.empty()) return fatal(error);
 
+  worker::Plan plan;
+  if (config::counts_together(s)) {
+    auto ledger = worker::LedgerFile::open(s.fleet_file);
+    if (!ledger) return fatal(ledger.error());
+    plan.ledger = *std::move(ledger);
+    plan.ledger->survive_its_loss();
+  }
+
   // Signals are read by the control thread from a descriptor; no thread is ever interrupted.
   sigset_t signals;
   sigemptyset(&signals);
@@ -112,7 +121,6 @@ int run(const Options& options) {
     log(LogLevel::warning, "file descriptors may not suffice: {} of {} can be had", soft,
         expected_descriptors(*config));
 
-  worker::Plan plan;
   plan.workers = s.workers > 0 ? static_cast<int>(s.workers) : usable_cores();
   plan.workers = std::min(plan.workers, pool::kMaxWorkers);
   if (s.io_engine != config::IoEngine::epoll) plan.engine_reason = net::probe_uring();
@@ -140,11 +148,14 @@ int run(const Options& options) {
     listeners.adopt(given, plan.workers);
     plan.listeners_are_lent = true;
   } else if (taken) {
+    pid_t old_pid = 0;
+    if (!(std::ifstream(s.pidfile) >> old_pid)) old_pid = takeover.old_pid();
     // The last moment at which the old process can go on alone: it does if this one fails before.
     if (std::string error = takeover.finish(); !error.empty()) return fatal(error);
     log(LogLevel::log, "waiting for old pidfile to go away");
     while (!check_pidfile(s.pidfile, log).empty()) usleep(10'000);  // one that was left behind goes here, too
     log(LogLevel::log, "old process killed, resuming work");
+    if (plan.ledger) plan.ledger->succeed(old_pid);
     rows = takeover.take_rows();
     std::vector<Listeners::Given> given;
     for (const session::Handed& row : rows)

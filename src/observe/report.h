@@ -94,6 +94,13 @@ struct PeerPoolRow {  // SHOW PEER_POOLS; one row a connection goes to, summed b
   int peer_id = 0, cl_active_cancel_req = 0, cl_waiting_cancel_req = 0, sv_active_cancel = 0, sv_login = 0;
 };
 
+struct BudgetRow {                    // SHOW FLEET; made by the control thread
+  std::string limit, database, user;  // empty = NULL
+  int configured = 0, share = 0, here = 0;
+  int held = -1;  // by all members; -1 = NULL: nobody counts that
+  int members = 1, waiting = 0;
+};
+
 struct HostRow {  // SHOW HOSTS; made by the control thread
   std::string database, host;
   int port = 5432;
@@ -166,6 +173,7 @@ struct Fleet {
   std::vector<HostRow> hosts;
   std::vector<HostUse> host_use;         // summed
   std::vector<HostTimesRow> host_times;  // summed
+  std::vector<BudgetRow> budget;
   std::vector<DnsHostRow> dns_hosts;
   std::vector<DnsZoneRow> dns_zones;
   Lists lists;

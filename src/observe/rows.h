@@ -30,6 +30,7 @@ void user_rows(std::string& out, const Fleet& fleet);
 void peer_rows(std::string& out, const Fleet& fleet);
 void peer_pool_rows(std::string& out, const Fleet& fleet);
 void host_rows(std::string& out, const Fleet& fleet);
+void budget_rows(std::string& out, const Fleet& fleet);
 void dns_host_rows(std::string& out, const Fleet& fleet);
 void dns_zone_rows(std::string& out, const Fleet& fleet);
 void memory_rows(std::string& out, const Fleet& fleet);

@@ -77,6 +77,16 @@ void peer_pool_rows(std::string& out, const Fleet& fleet) {
   }
 }
 
+void budget_rows(std::string& out, const Fleet& fleet) {
+  for (const BudgetRow& row : fleet.budget) {
+    wire::RowWriter w(out);
+    w.text(row.limit);
+    text_or_null(text_or_null(w, row.database), row.user).number(row.configured).number(row.share).number(row.here);
+    row.held < 0 ? w.null() : w.number(row.held);
+    w.number(row.members).number(row.waiting);
+  }
+}
+
 void dns_host_rows(std::string& out, const Fleet& fleet) {
   for (const DnsHostRow& row : fleet.dns_hosts) wire::RowWriter(out).text(row.hostname).number(row.ttl).text(row.addrs);
 }

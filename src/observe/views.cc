@@ -157,6 +157,9 @@ constexpr Column kHostColumns[] = {{"database", 's'},   {"host", 's'},      {"po
                                    {"weight", 'i'},     {"role", 's'},      {"state", 's'},    {"since", 'T'},
                                    {"open", 'i'},       {"active", 'i'},    {"failures", 'q'}, {"next_try", 'i'},
                                    {"last_error", 's'}, {"connect_us", 'q'}};
+constexpr Column kBudgetColumns[] = {{"limit", 's'},      {"database", 's'}, {"user", 's'},
+                                     {"configured", 'i'}, {"share", 'i'},    {"held_here", 'i'},
+                                     {"held", 'i'},       {"members", 'i'},  {"members_waiting", 'i'}};
 constexpr Column kDnsHostColumns[] = {{"hostname", 's'}, {"ttl", 'q'}, {"addrs", 's'}};
 constexpr Column kDnsZoneColumns[] = {{"zonename", 's'}, {"serial", 'q'}, {"count", 'i'}};
 
@@ -216,6 +219,7 @@ constexpr View kViews[] = {
     {"HOSTS", kHostColumns, kHosts | kServers, kEveryone, host_rows},
     {"USERS", kUserColumns, kUsers, kEveryone, user_rows},
     {"WORKERS", kWorkerColumns, kWorkers, kEveryone, worker_rows},
+    {"FLEET", kBudgetColumns, kBudget, kEveryone, budget_rows},
     {"STATS", kStatsColumns, kStats, kEveryone, stats_rows},
     {"STATS_TOTALS", kStatsTotalsColumns, kStats, kEveryone, stats_totals_rows},
     {"STATS_AVERAGES", kStatsAveragesColumns, kStats, kEveryone, stats_averages_rows},

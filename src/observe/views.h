@@ -28,6 +28,7 @@ enum Gather : unsigned {
   kHosts = 1u << 12,  // with kServers: for the counts
   kLatencies = 1u << 13,
   kHostUse = 1u << 14,  // with kHosts: the counts without kServers, and times per host
+  kBudget = 1u << 16,
 };
 // What is drawn from the pools of the workers.
 inline constexpr unsigned kFromPools = kPools | kWorkers | kLists | kStats | kLatencies;

@@ -79,6 +79,7 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
       {"HOSTS",
        "database s host s port i address s weight i role s state s since s open i active i failures q next_try i "
        "last_error s connect_us q"},
+      {"FLEET", "limit s database s user s configured i share i held_here i held i members i members_waiting i"},
       {"DNS_HOSTS", "hostname s ttl q addrs s"},
       {"DNS_ZONES", "zonename s serial q count i"},
       {"FDS", kHandedColumns},
@@ -95,6 +96,14 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
     tested.insert(name);
   }
   for (const View& view : views()) EXPECT_TRUE(tested.contains(view.name)) << view.name << " is not tested";
+}
+
+TEST(Views, Budget) {
+  Fleet fleet;
+  fleet.budget.push_back({"max_client_conn", "", "", 100, 50, 7});
+  fleet.budget.push_back({"pool_size", "d", "u", 10, 5, 3, 9, 2, 1});
+  EXPECT_THAT(shown("FLEET", fleet),
+              ElementsAre("max_client_conn|NULL|NULL|100|50|7|NULL|1|0", "pool_size|d|u|10|5|3|9|2|1"));
 }
 
 TEST(Views, Hosts) {
@@ -122,8 +131,8 @@ TEST(Views, Hosts) {
 
 TEST(Views, EachPartHasABitOfItsOwn) {
   unsigned seen = 0;
-  for (unsigned part :
-       {kClients, kServers, kPools, kWorkers, kDatabases, kUsers, kLists, kSettings, kStats, kHanded, kDns, kHosts}) {
+  for (unsigned part : {kClients, kServers, kPools, kWorkers, kDatabases, kUsers, kLists, kSettings, kStats, kHanded,
+                        kDns, kHosts, kBudget}) {
     EXPECT_FALSE(seen & part) << part;
     seen |= part;
   }

@@ -1,5 +1,7 @@
 #include "pool/shared.h"
 
+#include <fmt/format.h>
+
 namespace pgf::pool {
 
 static constexpr std::uint64_t kClaimed = 1, kPoolBits = 20, kPoolMask = (1 << kPoolBits) - 1;
@@ -85,7 +87,7 @@ Permit Permit::take(PoolShared& pool, int pool_limit, const config::PoolPolicy& 
                     Refused& why) {
   Permit permit;
   why = Refused::none;
-  if (!pool.servers.take(pool_limit)) {
+  if (!pool.servers.take(pool_limit, check_shared)) {
     why = Refused::pool;
     return permit;
   }
@@ -112,12 +114,38 @@ void Permit::reset() {
   pool_ = nullptr;
 }
 
+void Permit::inherited() {
+  if (!pool_) return;
+  pool_->servers.inherited();
+  pool_->database.servers.inherited();
+  pool_->user.servers.inherited();
+}
+
+void Permit::want(PoolShared& pool, const config::PoolPolicy& policy, Refused why, Usec waited) {
+  pool.barred.store(true);  // first: whoever is told looks at it
+  if (why == Refused::pool) pool.servers.stake()->want(policy.pool_size, waited);
+  if (why == Refused::database) pool.database.servers.stake()->want(policy.max_db_connections, waited);
+  if (why == Refused::user) pool.user.servers.stake()->want(policy.max_user_connections, waited);
+}
+
+void Permit::set_limits(PoolShared& pool, const config::PoolPolicy& policy) {
+  if (!pool.servers.stake()) return;
+  pool.servers.stake()->set_limit(policy.pool_size);
+  pool.database.servers.stake()->set_limit(policy.max_db_connections);
+  pool.user.servers.stake()->set_limit(policy.max_user_connections);
+}
+
+// The console is each process's own.
 template <class T>
-static T& named(std::map<std::string, std::unique_ptr<T>>& map, const std::string& name) {
+T& Directory::named(Map<T>& map, const std::string& name, char kind) {
   std::unique_ptr<T>& slot = map[name];
   if (!slot) {
     slot = std::make_unique<T>();
     slot->name = name;
+    if (kind != 'd' || name != "pgbouncer") {
+      slot->servers.share(ledger_, fmt::format("{} servers {}", kind, name));
+      slot->clients.share(ledger_, fmt::format("{} clients {}", kind, name));
+    }
   }
   return *slot;
 }
@@ -132,20 +160,23 @@ static auto values(const Map& map) {
 PoolShared& Directory::pool(const std::string& database, const std::string& user) {
   std::lock_guard lock(mutex_);
   std::unique_ptr<PoolShared>& slot = pools_[{database, user}];
-  if (!slot)
-    slot = std::make_unique<PoolShared>(named(databases_, database), named(users_, user), workers_,
+  if (!slot) {
+    slot = std::make_unique<PoolShared>(named(databases_, database, 'd'), named(users_, user, 'u'), workers_,
                                         static_cast<std::uint32_t>(pools_.size()));
+    if (database != "pgbouncer")
+      slot->servers.share(ledger_, fmt::format("p servers {}{}{}", database, std::string_view("\0", 1), user));
+  }
   return *slot;
 }
 
 DatabaseShared& Directory::database(const std::string& name) {
   std::lock_guard lock(mutex_);
-  return named(databases_, name);
+  return named(databases_, name, 'd');
 }
 
 UserShared& Directory::user(const std::string& name) {
   std::lock_guard lock(mutex_);
-  return named(users_, name);
+  return named(users_, name, 'u');
 }
 
 DatabaseShared* Directory::find_database(const std::string& name) {

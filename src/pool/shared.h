@@ -11,27 +11,44 @@
 #include <vector>
 
 #include "config/config.h"
+#include "pool/ledger.h"
 #include "wire/params.h"
 
 namespace pgf::pool {
 
 inline constexpr int kMaxWorkers = 64;
 
-// A number that must never pass its limit, whoever asks. Written by all workers.
+// A number that must never pass its limit, whoever asks. Written by all workers. With a stake in a ledger the limit is
+// for all processes that share it.
 class Counter {
  public:
-  bool take(int limit) {  // limit <= 0: unlimited
+  bool take(int limit, bool yield = true) {  // limit <= 0: unlimited
     int now = value_.load(std::memory_order_relaxed);
     do {
       if (limit > 0 && now >= limit) return false;
     } while (!value_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel));
-    return true;
+    if (!stake_ || stake_->take(limit, yield, now + 1)) return true;
+    value_.fetch_sub(1, std::memory_order_acq_rel);
+    return false;
   }
-  void put() { value_.fetch_sub(1, std::memory_order_acq_rel); }
-  int value() const { return value_.load(std::memory_order_relaxed); }
+  void put() {
+    value_.fetch_sub(1, std::memory_order_acq_rel);
+    if (stake_) stake_->put();
+  }
+  int value() const { return value_.load(std::memory_order_relaxed); }  // in this process
+  int total() const { return stake_ ? stake_->total() : value(); }      // in all that share
+  void share(Ledger* ledger, std::string_view name) {                   // before anybody else knows this object
+    if (ledger) stake_ = std::make_unique<Stake>(*ledger, name);
+  }
+  Stake* stake() const { return stake_.get(); }  // null: nobody shares
+  bool owes() const { return stake_ && stake_->owes(); }
+  void inherited() {  // what was just taken had been the process's before us
+    if (stake_) stake_->inherited();
+  }
 
  private:
   std::atomic<int> value_{0};
+  std::unique_ptr<Stake> stake_;
 };
 
 // The pool whose client has waited longest for a place under a limit that several pools share and that the others never
@@ -92,6 +109,7 @@ class PoolShared {
   std::atomic<bool> last_failed{false};      // the last attempt failed
   std::atomic<std::uint32_t> generation{0};  // RECONNECT and changed entries raise it: older servers are closed
   std::atomic<bool> taken_over{false};       // has servers from a process that did not say how they greet; any worker
+  std::atomic<bool> barred{false};  // other processes hold the places: not asked again until there is news; any worker
   std::atomic<std::uint32_t> host_cursor{0};
   std::atomic<Usec> last_used{0};  // when some worker last saw a client or server here; 0: never, or cleaned up since
 
@@ -155,6 +173,11 @@ class Permit {
                      Refused& why);
   explicit operator bool() const { return pool_ != nullptr; }
   void reset();
+  void inherited();  // the connection had been the process's before us
+
+  // Other processes hold what take() was refused for, and a client waits since `waited`: they are told. Then try again.
+  static void want(PoolShared& pool, const config::PoolPolicy& policy, Refused why, Usec waited);
+  static void set_limits(PoolShared& pool, const config::PoolPolicy& policy);
 
  private:
   PoolShared* pool_ = nullptr;
@@ -163,7 +186,7 @@ class Permit {
 // Names to shared objects. Objects live as long as the directory, so plain references are safe everywhere.
 class Directory {
  public:
-  explicit Directory(int workers) : workers_(workers) {}
+  explicit Directory(int workers, Ledger* ledger = nullptr) : workers_(workers), ledger_(ledger) {}
   PoolShared& pool(const std::string& database, const std::string& user);
   DatabaseShared& database(const std::string& name);
   UserShared& user(const std::string& name);
@@ -175,7 +198,11 @@ class Directory {
  private:
   template <class T>
   using Map = std::map<std::string, std::unique_ptr<T>>;
+  template <class T>
+  T& named(Map<T>& map, const std::string& name, char kind);
+
   int workers_;
+  Ledger* ledger_;
   mutable std::mutex mutex_;
   Map<DatabaseShared> databases_;
   Map<UserShared> users_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "config/budget.h"
 #include "net/socket.h"
 #include "session/client_login.h"
 #include "session/pool.h"
@@ -38,7 +39,7 @@ Client::Client(Env& env, int fd, bool unix_socket)
 }
 
 void Client::seek_place() {
-  if (!admitted_) admitted_ = env_->shared.admitted.take(static_cast<int>(env_->settings().max_client_conn));
+  if (!admitted_) admitted_ = env_->shared.admitted.take(config::max_client_conn(*env_->config));
 }
 
 Client::~Client() {

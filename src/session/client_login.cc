@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/version.h"
+#include "config/budget.h"
 #include "crypto/crypto.h"
 #include "net/socket.h"
 #include "session/pool.h"
@@ -124,7 +125,7 @@ void Client::start_login(Bytes body, std::uint32_t code) {
   if (login_->console) replication = wire::Replication::none;
 
   if (!admitted_) {
-    int limit = login_->console ? 0 : static_cast<int>(env_->settings().max_client_conn);
+    int limit = login_->console ? 0 : config::max_client_conn(*env_->config);
     if (!env_->shared.admitted.take(limit)) return fatal(say::max_clients);
     admitted_ = true;
   }

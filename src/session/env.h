@@ -109,10 +109,13 @@ struct Moves {
 
 // The program's shared state as sessions see it.
 struct Shared {
-  Shared(int workers_, std::string_view track_extra)
-      : workers(workers_), directory(workers_), hosts(workers_), names(track_extra) {}
+  Shared(int workers_, std::string_view track_extra, pool::Ledger* ledger_ = nullptr)
+      : workers(workers_), ledger(ledger_), directory(workers_, ledger_), hosts(workers_), names(track_extra) {
+    admitted.share(ledger, "clients");
+  }
 
   const int workers;
+  pool::Ledger* const ledger;  // null: this process has its limits for itself
   pool::Directory directory;
   pool::Hosts hosts;
   const wire::ParamNames names;

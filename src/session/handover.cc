@@ -197,13 +197,16 @@ bool Client::take_over(const Handed& row) {
   if (!entry) return false;
   database = &env_->shared.directory.database(*row.database);
   database->clients.take(0);
+  database->clients.inherited();
   user = &env_->shared.directory.user(*row.user);
   user->clients.take(0);
+  user->clients.inherited();
   if (entry->is_auto) database->is_auto.store(true);
   if (!admitted_) {  // it was let in by the old process, whatever the limit is now
     env_->shared.admitted.take(0);
     admitted_ = true;
   }
+  env_->shared.admitted.inherited();
   params_ = wire::ParamSet(env_->shared.names.size());
   if (ours) {
     auto since = [&](std::uint64_t age) { return age ? env_->now() - static_cast<Usec>(age - 1) : 0; };
@@ -361,7 +364,9 @@ void take_over(Env& env, std::vector<Handed>& rows) {
     Pool& pool = linked ? *linked->pool : env.pool(env.shared.directory.pool(*row.database, *row.user));
     pool::Permit::Refused why;
     // It exists already: it is counted, and no limit refuses it.
-    auto* server = new Server(pool, pool::Permit::take(pool.shared, 0, pool.policy(), false, why));
+    pool::Permit permit = pool::Permit::take(pool.shared, 0, pool.policy(), false, why);
+    permit.inherited();
+    auto* server = new Server(pool, std::move(permit));
     server->stream = env.engine->adopt(row.received, net::Kind::server, server);
     if (!server->take_over(row)) {
       server->disconnect("cannot be taken over");

@@ -30,6 +30,7 @@ void Pool::configure() {
   removed_ = !entry;
   if (entry) entry_ = std::move(*entry);
   policy_ = config::resolve(c, entry_, shared.user.name);
+  pool::Permit::set_limits(shared, policy_);
 }
 
 bool Pool::paused() const {
@@ -314,7 +315,16 @@ void Pool::offer(Server& server) {
 bool Pool::owed_to_sibling() {
   Client* mine = waiting.front();
   const Usec since = mine ? mine->queued_at : env.now();
-  return shared.database.hunger.claim(since, shared.number) || shared.user.hunger.claim(since, shared.number);
+  return shared.database.hunger.claim(since, shared.number) || shared.user.hunger.claim(since, shared.number) ||
+         (env.shared.ledger && owed_to_fleet());
+}
+
+// Likewise between processes: one of those that share our limits has less than its part and waits. The keeper has told
+// us; the memory that they share is not looked at here.
+bool Pool::owed_to_fleet() {
+  for (const pool::Counter* servers : {&shared.servers, &shared.database.servers, &shared.user.servers})
+    if (servers->owes() && servers->stake()->claim()) return true;
+  return false;
 }
 
 // The worker whose first client has waited longest, not counting our own. A look at all that have waiters; under load
@@ -492,6 +502,9 @@ bool Pool::launch(Client* waiter) {
   }
   Usec now = env.now();
   if (now < shared.retry_at.load(std::memory_order_relaxed)) return false;
+  // Other processes hold the places: whether that has changed is looked at when one of them says so, not for each
+  // query.
+  if (waiter && shared.barred.load(std::memory_order_relaxed)) return false;
   const Usec since = waiter ? waiter->queued_at : now;
   if (shared.database.hunger.yields(since, shared.number) || shared.user.hunger.yields(since, shared.number))
     return false;
@@ -499,6 +512,10 @@ bool Pool::launch(Client* waiter) {
   if (!shared.connecting.compare_exchange_strong(expected, true, std::memory_order_acq_rel)) return false;
   pool::Permit::Refused why;
   pool::Permit permit = pool::Permit::take(shared, policy_.pool_size, policy_, true, why);
+  if (!permit && waiter && env.shared.ledger) {
+    pool::Permit::want(shared, policy_, why, now - since);
+    permit = pool::Permit::take(shared, policy_.pool_size, policy_, true, why);
+  }
   if (!permit && why == pool::Permit::Refused::pool && waiter && policy_.reserve_pool_size > 0 &&
       env.settings().reserve_pool_timeout > 0 && now - waiter->request_time >= env.settings().reserve_pool_timeout) {
     permit = pool::Permit::take(shared, policy_.pool_size + policy_.reserve_pool_size, policy_, true, why);
@@ -516,6 +533,7 @@ bool Pool::launch(Client* waiter) {
     return false;
   }
   settle_hunger();
+  if (env.shared.ledger) shared.barred.store(false, std::memory_order_relaxed);
   auto* server = new Server(*this, std::move(permit));
   list(*server, Server::Phase::resolving);
   server->start();

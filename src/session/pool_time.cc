@@ -71,6 +71,8 @@ void Pool::tick(Usec now) {
     env.cancel_done(queued_cancels_.front().requester, "cancel_wait_timeout");
     queued_cancels_.pop_front();
   }
+  // What stood in the way may have been other processes' cancels, of whose end nobody tells.
+  if (env.shared.ledger && shared.servers.total() < 2 * policy_.pool_size) next_cancel();
   if (wanted()) service();
 }
 
@@ -104,6 +106,7 @@ void Pool::tick_servers(Usec now) {
       server.disconnect(server.phase() == Server::Phase::resetting ? "reset query timeout" : "test query timeout");
   });
   int keep = std::min(policy_.min_pool_size, policy_.pool_size > 0 ? policy_.pool_size : policy_.min_pool_size);
+  if (env.shared.ledger) keep = env.shared.ledger->part(keep);
   // Servers of a pool made in one burst do not all die in one tick: their ends are spread over the lifetime.
   Usec spacing = policy_.pool_size > 0 ? policy_.server_lifetime / policy_.pool_size : 0;
   idle.each([&](Server& server) {
@@ -117,8 +120,13 @@ void Pool::tick_servers(Usec now) {
       return server.disconnect("server lifetime over");
     }
     // A cancel request may open a connection beyond the size of the pool, and ends by itself.
-    const int servers = shared.servers.value() - shared.cancels.load(std::memory_order_relaxed);
-    if (policy_.pool_size > 0 && servers > policy_.pool_size + policy_.reserve_pool_size)
+    const int cancels = shared.cancels.load(std::memory_order_relaxed),
+              most = policy_.pool_size + policy_.reserve_pool_size;
+    if (policy_.pool_size > 0 && shared.servers.value() - cancels > most)
+      return server.disconnect("too many servers in the pool");
+    // All processes together: those that have more than their part close what they have too many.
+    if (env.shared.ledger && policy_.pool_size > 0 && shared.servers.total() - cancels > most &&
+        shared.servers.value() - static_cast<int>(closing.size()) > env.shared.ledger->part(most))
       return server.disconnect("too many servers in the pool");
     if (server.check_role_now_and_then()) return;
     if (age > kWatchAge && !server.stream->armed()) server.stream->arm();

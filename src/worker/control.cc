@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "admin/reply.h"
+#include "config/budget.h"
 #include "observe/stats.h"
 #include "observe/views.h"
 #include "wire/write.h"
@@ -260,6 +261,7 @@ void Control::set(Console console, const admin::Command& command) {
     return fail(console, "SET failed");
   }
   if (!config::is_live(command.key)) return done(console, command.tag());  // accepted and ignored, as PgBouncer does
+  if (std::string problem = config::check_budget(*next); !problem.empty()) return fail(console, problem);
   // Certificate and key cannot be changed in one SET: the pair that does not fit waits for the other half.
   bool tls_failed = false;
   if (command.key.find("_tls_") != std::string::npos || command.key.find("_tls13_") != std::string::npos)
@@ -319,6 +321,10 @@ std::string Control::reload() {
     return kFailed;
   }
   config::keep_on_reload(*next, *fleet_.config);
+  if (std::string problem = config::check_budget(*next); !problem.empty()) {
+    fleet_.log(LogLevel::error, "{}", problem);
+    return kFailed;
+  }
   if (!renew_tls(*next)) {
     fleet_.log(LogLevel::error, "TLS configuration could not be reloaded, keeping old configuration");
     return kFailed;

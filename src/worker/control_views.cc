@@ -105,6 +105,7 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
       row.active = it->second->active;
     }
   }
+  if (parts & observe::kBudget) fill_budget(view);
   if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
   if (parts & observe::kPeers) {
     for (const auto& [id, peer] : fleet_.config->peers)

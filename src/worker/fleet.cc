@@ -17,7 +17,7 @@ net::ResolverTimes resolver_times(const config::Settings& s) {
 Fleet::Fleet(Log& log_, std::shared_ptr<const config::Config> config_, std::shared_ptr<const session::TlsSetup> tls_,
              Plan plan_)
     : log(log_),
-      shared(plan_.workers, config_->settings.track_extra_parameters),
+      shared(plan_.workers, config_->settings.track_extra_parameters, plan_.ledger ? &plan_.ledger->ledger() : nullptr),
       use_uring(plan_.use_uring),
       resolver(std::make_unique<net::Resolver>(
           net::ResolverOptions{resolver_times(config_->settings), config_->settings.resolv_conf, &log_,
@@ -44,6 +44,7 @@ void Fleet::start() {
   running_ = true;
   for (int i = 0; i < plan.workers; ++i)
     worker(i).start(plan.listeners[static_cast<std::size_t>(i)], i == 0 ? plan.unix_listeners : std::vector<int>{});
+  if (plan.ledger) keeper = std::make_unique<Keeper>(*this, *plan.ledger);
 }
 
 void Fleet::take_over(std::vector<session::Handed> rows) {
@@ -75,6 +76,7 @@ void Fleet::take_over(std::vector<session::Handed> rows) {
 
 bool Fleet::stop() {
   if (!std::exchange(running_, false)) return true;
+  if (plan.ledger) plan.ledger->ledger().leaving.store(true);
   broadcast(Command{Order::stop, nullptr, 0});
   for (int i = 0; !loops_running_.try_wait(); ++i) {
     if (shared.stuck.load() != 0 && i > 1000) return false;
@@ -82,6 +84,7 @@ bool Fleet::stop() {
   }
   resolver.reset();  // their threads post to workers
   judges.reset();
+  keeper.reset();
   posts_possible_.count_down();
   for (auto& w : workers_) w->join();
   return true;

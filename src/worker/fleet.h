@@ -7,6 +7,7 @@
 #include "external/judges.h"
 #include "net/mailbox.h"
 #include "net/resolver.h"
+#include "worker/keeper.h"
 #include "worker/messages.h"
 #include "worker/worker.h"
 
@@ -20,6 +21,7 @@ struct Plan {
   std::vector<std::vector<int>> listeners;  // per worker: its listening TCP sockets
   std::vector<int> unix_listeners;          // accepted by worker 0, handed to the least loaded
   bool listeners_are_lent = false;          // by the service manager: they listen on when we do not
+  std::shared_ptr<LedgerFile> ledger;       // limits that are shared with other processes; null: they are ours alone
 };
 
 net::ResolverTimes resolver_times(const config::Settings& settings);
@@ -47,6 +49,7 @@ class Fleet {
   const bool use_uring;
   std::unique_ptr<net::Resolver> resolver;
   std::unique_ptr<external::Judges> judges;
+  std::unique_ptr<Keeper> keeper;
   net::Mailbox<ToControl> control;
   int control_event = -1;                        // eventfd: something is in `control`
   std::shared_ptr<const config::Config> config;  // control thread only, once started

@@ -58,6 +58,13 @@ struct EvictIdle {  // for a client of `wanted`, on worker `asker`
   pool::PoolShared *pool, *wanted;
   int asker;
 };
+struct GiveUp {  // a place under one of these limits, to another process: one that is idle, or idle for a while
+  pool::PoolShared* pool = nullptr;
+  pool::DatabaseShared* database = nullptr;
+  pool::UserShared* user = nullptr;
+  pool::Stake* stake = nullptr;
+  bool aged = false;
+};
 struct Cancel {  // for a client of yours
   session::ClientHandle target;
   wire::SentKey key;
@@ -132,8 +139,8 @@ struct TakeOver {  // clients and servers of the process before us that are your
 
 struct ToWorker {
   using Body = std::variant<NewClient, MovedServer, MovedClient, MoveClients, AskServers, LentServers, Poke,
-                            FailWaiters, EvictIdle, Cancel, CancelDone, ForwardCancel, PeerResolved, Resolved, Judged,
-                            HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather, TakeOver>;
+                            FailWaiters, EvictIdle, GiveUp, Cancel, CancelDone, ForwardCancel, PeerResolved, Resolved,
+                            Judged, HostMoved, ConsoleReply, NewConfig, Command, KillClient, Gather, TakeOver>;
   explicit ToWorker(Body b) : body(std::move(b)) {}
   Body body;
   ToWorker* mailbox_next = nullptr;

@@ -73,6 +73,11 @@ std::string Takeover::finish() {
   return {};
 }
 
+pid_t Takeover::old_pid() const {
+  auto peer = net::peer_credentials(socket_.fd);
+  return peer ? peer->pid : 0;
+}
+
 std::expected<void, std::string> Takeover::send(std::string_view bytes) {
   if (!send_with_descriptor(socket_.fd, bytes, -1)) return failed("send");
   return {};

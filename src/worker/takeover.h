@@ -23,6 +23,7 @@ class Takeover {
   std::vector<session::Handed> take_rows();
   // Ends the old process: its last connection is closed when this returns. Returns an error text, or empty.
   std::string finish();
+  pid_t old_pid() const;  // of the process at the other end; 0 = unknown
 
  private:
   struct Message {

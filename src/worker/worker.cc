@@ -280,6 +280,7 @@ void Worker::poke_after_close(pool::PoolShared& closed) {
   for (pool::PoolShared* p : fleet_.shared.directory.pools()) {
     bool sibling = &p->database == &closed.database || &p->user == &closed.user;
     if (!sibling) continue;
+    if (shared.ledger) p->barred.store(false);
     poke(*p);
     if (p->number < pools_.size() && pools_[p->number] && pools_[p->number]->wanted()) post(Poke{p});
   }

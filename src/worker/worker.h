@@ -75,6 +75,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void receive(Poke&);
   void receive(FailWaiters&);
   void receive(EvictIdle&);
+  void receive(GiveUp&);
   void receive(Cancel&);
   void receive(CancelDone&);
   void receive(ForwardCancel&);

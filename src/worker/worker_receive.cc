@@ -37,7 +37,23 @@ void Worker::receive(Poke& m) { pool(*m.pool).service(); }
 void Worker::receive(FailWaiters& m) { pool(*m.pool).fail_waiters(m.sqlstate, m.text); }
 void Worker::receive(EvictIdle& m) {
   // In use again by now: another one may be idle.
-  if (!pool(*m.pool).evict_one()) fleet_.worker(m.asker).post(Poke{m.wanted});
+  if (pool(*m.pool).evict_one()) return;
+  m.wanted->barred.store(false);
+  fleet_.worker(m.asker).post(Poke{m.wanted});
+}
+
+// All workers are asked; the first that has one gives it. If none is idle, whoever frees one next does (Pool::offer).
+void Worker::receive(GiveUp& m) {
+  const Usec before = now() - (m.aged ? pool::kFamine : 0);
+  session::Pool* longest = nullptr;
+  each_pool([&](session::Pool& p) {
+    const bool concerned = m.pool       ? &p.shared == m.pool
+                           : m.database ? &p.shared.database == m.database
+                                        : &p.shared.user == m.user;
+    if (!concerned || p.idle.empty() || p.idle.back()->idle_since > before) return;
+    if (!longest || p.idle.back()->idle_since < longest->idle.back()->idle_since) longest = &p;
+  });
+  if (longest && m.stake->claim()) longest->evict_one();
 }
 
 void Worker::receive(Cancel& m) {

@@ -85,6 +85,22 @@ def test_bad_hba_line(ini, tmp_path):
     assert status == 1 and "a line of the hba or ident file is unusable" in said and re.search(r"hba.*2", said)
 
 
+@pytest.mark.parametrize("settings, text", [
+    ({}, "the limits are this process's own"),
+    ({"budget": "fleet", "fleet_file": "{dir}/fleet"}, "the limits are for all processes together that use {dir}/fleet"),
+    ({"budget": "fleet", "fleet_size": 3, "peer_id": 1}, "a part of each limit, of 3 processes: 34 clients, 7 servers")])
+def test_budget(ini, tmp_path, settings, text):
+    status, said = check(ini(**{k: str(v).format(dir=tmp_path) for k, v in settings.items()}))
+    assert status == 0 and text.format(dir=tmp_path) in said, said
+    assert not (tmp_path / "fleet").exists()
+
+
+def test_budget_that_cannot_be(ini):
+    status, said = check(ini(budget="fleet", fleet_size=21))
+    assert status == 1
+    assert "error: budget = fleet: default_pool_size = 20 cannot be divided among fleet_size = 21 processes" in said
+
+
 def test_missing_ini(tmp_path):
     status, said = check(tmp_path / "none.ini", cwd="/")
     assert status == 1 and "none.ini" in said
