@@ -372,9 +372,25 @@ Usec Pool::age_queue(Usec now) {
   Usec due = std::max(first->queued_at + pool::kOvertake, next_age_);
   if (now < due) return due;
   next_age_ = now + 2 * pool::kOvertake;
-  shared.front(env.worker).since.store(first->queued_at, std::memory_order_relaxed);
-  if (!paused()) ask_others();
+  const bool promised = unpromise();
+  if (paused()) return next_age_;
+  if (promised)
+    find_server(*first);
+  else
+    ask_others();
   return next_age_;
+}
+
+// A server is on its way to the first client here. Opening one as well would be one too many.
+bool Pool::promised() const {
+  return !env.alone() && front_id_ && shared.front(env.worker).since.load(std::memory_order_relaxed) == 0;
+}
+
+// It has come, or is overdue. True: there was one.
+bool Pool::unpromise() {
+  Client* first = waiting.front();
+  return first && front_id_ == first->id &&
+         shared.front(env.worker).since.exchange(first->queued_at, std::memory_order_relaxed) == 0;
 }
 
 bool Pool::ask_others() {
@@ -423,6 +439,7 @@ void Pool::drained(Server& server) {
 
 void Pool::server_arrived(Server& server) {
   asked_ = in_vain_ = false;
+  unpromise();
   if (check_due(server)) return server.run_check();  // it comes back by offer()
   offer(server);
   if (!waiting.empty()) service();
@@ -481,6 +498,7 @@ void Pool::service() {
 // Servers that look idle elsewhere are mostly in use again when the question arrives, if they are busy: who has asked
 // once in vain opens a connection as well, if there is room for one.
 void Pool::find_server(Client& waiter) {
+  if (waiting.size() == 1 && promised()) return;
   const bool asked = ask_others();
   if (!asked || in_vain_) launch(&waiter);
 }

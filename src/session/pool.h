@@ -93,6 +93,8 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   void set_waiting_bit();
   void promise(Server& server, Client& client);
   bool ask_others();
+  bool promised() const;
+  bool unpromise();
   bool give_to_other(Server& server);
   void greet();
   Client* next_waiter();

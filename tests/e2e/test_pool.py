@@ -62,6 +62,34 @@ def test_idle_server_serves_every_worker(pooler, pg):
     assert len(pg.backends("usename = 'alice'")) == 1
 
 
+@pytest.mark.ours
+@pytest.mark.one_engine
+def test_two_clients_take_two_servers(pooler, pg):
+    """They log in and ask at the same moment, on two workers, of a pool that has no server yet. One that is on its way from
+    worker to worker is no reason to open a third."""
+    p = pooler(databases={"*": f"host=127.0.0.1 port={pg.port} dbname=p0"})
+    both = threading.Barrier(2)
+
+    def client(database):
+        with p.wire() as c:
+            both.wait()
+            c.login(database=database)
+            c.send(wire.query("select pg_sleep(0.05)"))
+            c.until("Z")
+            both.wait()
+
+    names = [f"d{i}" for i in range(150)]
+    for name in names:
+        threads = [threading.Thread(target=client, args=(name,)) for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    opened = [line for line in p.log().splitlines() if "new connection to server" in line]
+    count = {name: sum(f" {name}/" in line for line in opened) for name in names}
+    assert all(count.values()) and not [n for n in count.values() if n > 2], count
+
+
 @pytest.mark.workers(2, 4)
 def test_no_client_starves(pooler):
     """No lost wake-up: many clients, one server, short queries; all of them finish."""
