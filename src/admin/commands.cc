@@ -17,7 +17,7 @@ constexpr Verb kVerbs[] = {
     {"SUSPEND", Action::suspend, Argument::none, Who::admin, "SUSPEND", false, ""},
     {"DISABLE", Action::disable, Argument::database, Who::admin, "DISABLE", true, "cannot disable admin db: "},
     {"ENABLE", Action::enable, Argument::database, Who::admin, "ENABLE", false, "cannot enable admin db: "},
-    {"RECONNECT", Action::reconnect, Argument::optional_database, Who::admin, "RECONNECT", true,
+    {"RECONNECT", Action::reconnect, Argument::database_and_host, Who::admin, "RECONNECT", true,
      "cannot reconnect admin db: "},
     {"WAIT_CLOSE", Action::wait_close, Argument::optional_database, Who::admin, "WAIT_CLOSE", true,
      "cannot wait in admin db: "},
@@ -47,6 +47,8 @@ std::string_view usage(Argument argument) {
       return " [database]";
     case Argument::database:
       return " database";
+    case Argument::database_and_host:
+      return " [database] [host=name [port=number]]";
     case Argument::setting:
       return " key = value";
     case Argument::client_id:

@@ -23,7 +23,7 @@ enum class Action {
   shutdown
 };
 
-enum class Argument { none, optional_database, database, report, setting, client_id, shutdown_mode };
+enum class Argument { none, optional_database, database, database_and_host, report, setting, client_id, shutdown_mode };
 
 enum class Who { all, admin };  // all: admin_users and stats_users
 

@@ -63,6 +63,17 @@ class Scanner {
     return found.empty() ? std::nullopt : std::optional<std::string>(found);
   }
 
+  // A quoted text, or all up to the next blank or semicolon: names of hosts have dots, colons and slashes in them.
+  std::optional<std::string> value() {
+    for (char quote : {'\'', '"'})
+      if (next_is(quote)) return quoted(quote);
+    std::size_t n = 0;
+    while (n < rest_.size() && !is_space(rest_[n]) && rest_[n] != ';') ++n;
+    std::string found(rest_.substr(0, n));
+    rest_.remove_prefix(n);
+    return found;
+  }
+
   bool next_is(char c) const { return !rest_.empty() && rest_.front() == c; }
 
   bool end_ahead() const { return rest_.empty() || rest_.front() == ';'; }
@@ -103,6 +114,38 @@ Parsed parse_set(std::string_view text, const Verb& verb, Scanner scan) {
   return command;
 }
 
+// What follows the word RECONNECT: [database] [host=name [port=number]].
+Parsed parse_reconnect(std::string_view text, const Verb& verb, Scanner scan) {
+  Command command{.verb = &verb};
+  for (bool spaced = scan.spaces(); spaced && !scan.end_ahead();) {
+    const bool is_quoted = scan.next_is('"');
+    auto found = scan.word_or_quoted('"');
+    if (!found || found->empty()) return invalid(text);
+    spaced = scan.spaces();
+    if (!is_quoted && scan.literal('=')) {
+      scan.spaces();
+      auto value = scan.value();
+      if (!value || value->empty()) return invalid(text);
+      spaced = scan.spaces();
+      if (same(*found, "host") && command.host.empty()) {
+        if (value->size() > kMaxValue) return fail("bad arguments");
+        command.host = std::move(*value);
+        continue;
+      }
+      const char* last = value->data() + value->size();
+      auto [end, error] = std::from_chars(value->data(), last, command.port);
+      if (!same(*found, "port") || command.host.empty()) return invalid(text);
+      if (error != std::errc() || end != last || command.port < 1 || command.port > 65535) return fail("bad arguments");
+    } else {
+      if (!command.database.empty() || !command.host.empty()) return invalid(text);
+      if (found->size() > kMaxArgument) return fail("bad arguments");
+      command.database = std::move(*found);
+    }
+  }
+  if (!scan.end()) return invalid(text);
+  return command;
+}
+
 // `argument` is empty when none was given.
 Parsed apply(std::string_view text, const Verb& verb, std::string argument) {
   Command command{.verb = &verb};
@@ -136,7 +179,8 @@ Parsed apply(std::string_view text, const Verb& verb, std::string argument) {
       else if (!argument.empty())
         return invalid(text);
       break;
-    case Argument::setting:  // has its own grammar: parse_set()
+    case Argument::database_and_host:  // has its own grammar: parse_reconnect()
+    case Argument::setting:            // parse_set()
       return invalid(text);
   }
   return command;
@@ -162,6 +206,7 @@ Parsed parse(std::string_view text) {
   if (word.empty()) return invalid(text);
   const Verb* verb = find_verb(word);
   if (verb && verb->argument == Argument::setting) return parse_set(text, *verb, scan);
+  if (verb && verb->argument == Argument::database_and_host) return parse_reconnect(text, *verb, scan);
 
   std::string argument;
   if (scan.spaces() && !scan.end_ahead()) {

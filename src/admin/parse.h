@@ -20,6 +20,8 @@ struct Command {
   const Parameter* parameter = nullptr;  // … SHOW or SET of a compatibility name
   std::string key = {}, value = {};      // SET, as typed
   std::uint64_t client_id = 0;
+  std::string host = {};  // as typed; empty: all
+  int port = 0;           // of that host; 0: any
   ShutdownMode shutdown = ShutdownMode::now;
   std::string_view problem = {};  // with the argument; rights are looked at before it is told
 

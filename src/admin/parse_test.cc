@@ -66,6 +66,38 @@ TEST(Parse, DatabaseArgumentsKeepTheirCase) {
   EXPECT_EQ(good("reconnect d").verb->action, Action::reconnect);
 }
 
+TEST(Parse, ReconnectOfAHost) {
+  struct {
+    std::string_view text, database, host;
+    int port;
+  } cases[] = {
+      {"reconnect", "", "", 0},
+      {"RECONNECT d;", "d", "", 0},
+      {"reconnect host", "host", "", 0},  // a database of that name
+      {"reconnect \"a b\"", "a b", "", 0},
+      {"reconnect host=pg1", "", "pg1", 0},
+      {"reconnect d host=10.0.0.1;", "d", "10.0.0.1", 0},
+      {"reconnect D HOST = fe80::1 PORT = 5433 ;", "D", "fe80::1", 5433},
+      {"reconnect \"d\" host='/run/a b' port=1", "d", "/run/a b", 1},
+      {"reconnect host host=\"host\"", "host", "host", 0},
+  };
+  for (const auto& c : cases) {
+    Command command = good(c.text);
+    EXPECT_EQ(command.verb->action, Action::reconnect);
+    EXPECT_EQ(command.database, c.database) << c.text;
+    EXPECT_EQ(command.host, c.host) << c.text;
+    EXPECT_EQ(command.port, c.port) << c.text;
+  }
+  for (std::string_view text : {"reconnect a b", "reconnect a host", "reconnect host=", "reconnect host=''",
+                                "reconnect host='x", "reconnect \"\"", "reconnect port=1", "reconnect a port=1 host=b",
+                                "reconnect host=a b", "reconnect host=a host=b", "reconnect host=a where=b",
+                                "reconnect host=a;b", "reconnect =a", "reconnect \"host\"=a", "reconnecthost=a"})
+    EXPECT_EQ(error_of(text), invalid(text));
+  for (std::string_view text : {"reconnect host=a port=0", "reconnect host=a port=65536", "reconnect host=a port=1x"})
+    EXPECT_EQ(error_of(text), "bad arguments") << text;
+  EXPECT_EQ(error_of("reconnect host=" + std::string(256, 'a')), "bad arguments");
+}
+
 TEST(Parse, DatabaseRequired) {
   EXPECT_EQ(error_of("DISABLE"), "a database is required");
   EXPECT_EQ(error_of("enable;"), "a database is required");

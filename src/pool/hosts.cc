@@ -106,22 +106,22 @@ int Place::active() const {
   return sum;
 }
 
-Address& Hosts::address(const std::string& text) {
+std::shared_ptr<Address> Hosts::address(const std::string& text) {
   std::lock_guard lock(mutex_);
   auto& slot = addresses_[text];
-  if (!slot) slot = std::make_unique<Address>(text);
-  return *slot;
+  if (!slot) slot = std::make_shared<Address>(text);
+  return slot;
 }
 
-Place& Hosts::place(const std::string& database, const std::string& host, int port) {
+std::shared_ptr<Place> Hosts::place(const std::string& database, const std::string& host, int port) {
   std::lock_guard lock(mutex_);
   auto& slot = places_[{database, host, port}];
-  if (!slot) slot = std::make_unique<Place>(workers_);
-  return *slot;
+  if (!slot) slot = std::make_shared<Place>(workers_);
+  return slot;
 }
 
-void Hosts::resolved(Place& place, std::vector<Address*> addresses) {
-  std::ranges::sort(addresses, {}, [](const Address* a) -> const std::string& { return a->text; });
+void Hosts::resolved(Place& place, std::vector<std::shared_ptr<Address>> addresses) {
+  std::ranges::sort(addresses, {}, [](const auto& a) -> const std::string& { return a->text; });
   std::lock_guard lock(mutex_);
   place.addresses_ = std::move(addresses);
   place.unresolved_until_ = 0;
@@ -141,7 +141,7 @@ std::vector<std::size_t> Hosts::order(config::LoadBalance policy, std::span<Plac
   auto is_out = [now](const Place* p) {
     if (now < p->unresolved_until_) return true;
     return !p->addresses_.empty() &&
-           std::ranges::all_of(p->addresses_, [](const Address* a) { return a->out.load(std::memory_order_relaxed); });
+           std::ranges::all_of(p->addresses_, [](const auto& a) { return a->out.load(std::memory_order_relaxed); });
   };
   std::vector<std::size_t> result;
   for (bool out : {false, true}) {
@@ -165,7 +165,7 @@ void Hosts::likely_first(std::vector<std::size_t>& order, std::span<Place* const
   std::lock_guard lock(mutex_);
   std::ranges::stable_partition(order, [&](std::size_t i) {
     const auto& addresses = places[i]->addresses_;
-    return addresses.empty() || std::ranges::any_of(addresses, [&](const Address* a) {
+    return addresses.empty() || std::ranges::any_of(addresses, [&](const auto& a) {
              Role role = a->role.load(std::memory_order_relaxed);
              return role == Role::unknown || misfit(target, {role == Role::standby, std::nullopt}).empty();
            });
@@ -176,7 +176,7 @@ Place* Hosts::too_full(std::span<Place* const> places, config::TargetSession tar
   std::lock_guard lock(mutex_);
   auto has = [](const Place* p, auto what) {
     return std::ranges::any_of(p->addresses_,
-                               [&](const Address* a) { return !a->out.load(std::memory_order_relaxed) && what(*a); });
+                               [&](const auto& a) { return !a->out.load(std::memory_order_relaxed) && what(*a); });
   };
   auto role_is = [&](const Place* p, Role role) {
     return has(p, [&](const Address& a) { return a.role.load(std::memory_order_relaxed) == role; });
@@ -271,15 +271,43 @@ Hosts::Admit Hosts::admit(Address& a, Usec now) {
   return Admit::yes;
 }
 
-Address* Hosts::due(Usec now) {
+std::shared_ptr<Address> Hosts::due(Usec now) {
   std::lock_guard lock(mutex_);
+  if (now >= next_tidy_) tidy(now);
   for (auto& [text, a] : addresses_) {
     if (!a->out.load(std::memory_order_relaxed) || a->asked || now < a->next_try) continue;
     if (!a->wanted || now - a->wanted > kWanted) continue;
     a->asked = true;
-    return a.get();
+    return a;
   }
   return nullptr;
+}
+
+// ---- what is forgotten ----
+
+// Who else has one of these got it from the maps, under the mutex: with a count of one, nobody has, or gets it now.
+void Hosts::tidy(Usec now) {
+  next_tidy_ = now + kTidyPeriod;
+  std::erase_if(places_, [](const auto& entry) { return entry.second->left_ && entry.second.use_count() == 1; });
+  std::erase_if(addresses_, [](const auto& entry) { return entry.second.use_count() == 1; });
+}
+
+void Hosts::keep(const config::Config& config) {
+  std::lock_guard lock(mutex_);
+  for (auto& [key, place] : places_) {
+    const auto& [database, host, port] = key;
+    auto entry = config::find_database(config, database);
+    place->left_ = true;
+    if (entry && entry->hosts.empty())
+      place->left_ = host != config.settings.unix_socket_dir || port != entry->ports[0];
+    for (std::size_t i = 0; entry && i < entry->hosts.size(); ++i)
+      if (entry->hosts[i] == host && entry->ports[entry->ports.size() > i ? i : 0] == port) place->left_ = false;
+  }
+}
+
+Hosts::Remembered Hosts::remembered() const {
+  std::lock_guard lock(mutex_);
+  return {addresses_.size(), places_.size()};
 }
 
 std::vector<Hosts::Row> Hosts::rows(const std::string& database, const std::string& host, int port, Usec now) const {
@@ -291,7 +319,7 @@ std::vector<Hosts::Row> Hosts::rows(const std::string& database, const std::stri
   if (place.unresolved_times_ && place.addresses_.empty())
     rows.push_back({"", place.unresolved_, Role::unknown, true, true, false, place.unresolved_since_,
                     place.unresolved_until_, 0, place.unresolved_times_});
-  for (const Address* a : place.addresses_)
+  for (const auto& a : place.addresses_)
     rows.push_back({a->text, a->last_error, a->role.load(std::memory_order_relaxed), a->since != 0,
                     a->out.load(std::memory_order_relaxed), a->returned && now - a->returned < kReturnTime, a->since,
                     a->next_try, a->latency, a->all_failures});

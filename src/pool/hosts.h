@@ -62,8 +62,8 @@ std::string_view misfit(config::TargetSession target, const SessionFacts& facts)
 // Is enough known to say so? If not, the server is asked.
 bool can_tell(config::TargetSession target, const SessionFacts& facts);
 
-// One address with its port, whatever databases use it. The atomics may be read by all; everything else belongs to
-// Hosts.
+// One address with its port, whatever databases use it. Remembered as long as a host stands for it or a connection goes
+// there. The atomics may be read by all; everything else belongs to Hosts.
 class Address {
  public:
   explicit Address(std::string text_) : text(std::move(text_)) {}
@@ -87,13 +87,14 @@ class Address {
   std::string last_error;
 };
 
-// One host of a database's list. Lives as long as the program.
+// One host of a database's list. Remembered as long as it is in the list, or a connection goes there.
 class Place {
  public:
   explicit Place(int workers) : active_(static_cast<std::size_t>(workers)) {}
   std::atomic<int> open{0};  // connections, those being opened included; all workers
   // Raised by whoever finds that a connection is no longer what it was: the others are asked before their next use.
   std::atomic<std::uint32_t> doubts{0};
+  std::atomic<std::uint32_t> generation{0};  // RECONNECT of this host raises it: older servers are closed
   // True for one caller per period, of all workers: the one that asks an idle server what it is.
   bool claim_role_check(Usec now, Usec period) { return claim(next_role_check_, now, period); }
   // Linked to a client. Each worker writes its own, so that this costs no worker anything on another's account.
@@ -116,7 +117,8 @@ class Place {
   std::vector<Active> active_;
   std::atomic<Usec> next_role_check_{0}, next_move_{0};
   // Guarded by Hosts:
-  std::vector<Address*> addresses_;  // what its name last meant
+  std::vector<std::shared_ptr<Address>> addresses_;  // what its name last meant
+  bool left_ = false;                                // it is in no list any more
   Usec unresolved_until_ = 0, unresolved_since_ = 0;
   std::uint64_t unresolved_times_ = 0;
   std::string unresolved_;  // why it means nothing, last
@@ -136,12 +138,14 @@ class Hosts {
   // Connections are moved to a host that is back for so long, one of a host's per kMovePeriod.
   static constexpr Usec kUnresolved = 15 * kSecond;
   static constexpr Usec kSettle = 10 * 60 * kSecond, kMovePeriod = kSecond;
+  // So often what nobody needs any more is forgotten.
+  static constexpr Usec kTidyPeriod = 60 * kSecond;
 
   explicit Hosts(int workers, Random random = Random::strong()) : workers_(workers), random_(random) {}
 
-  Address& address(const std::string& text);
-  Place& place(const std::string& database, const std::string& host, int port);
-  void resolved(Place& place, std::vector<Address*> addresses);
+  std::shared_ptr<Address> address(const std::string& text);
+  std::shared_ptr<Place> place(const std::string& database, const std::string& host, int port);
+  void resolved(Place& place, std::vector<std::shared_ptr<Address>> addresses);
   void unresolved(Place& place, Usec now, std::string_view reason);  // as if out, for kUnresolved
 
   // How a connection attempt is to go through the hosts (`places`, one per element): those that are out behind those
@@ -172,7 +176,15 @@ class Hosts {
   enum class Admit { yes, out, returning };
   Admit admit(Address& address, Usec now);
   // An address that is due to be asked, and is the caller's to ask; its answer is failed() or probed().
-  Address* due(Usec now);
+  std::shared_ptr<Address> due(Usec now);
+
+  // Hosts that are in no list of this configuration are forgotten when their last connection has ended: before any
+  // worker has it.
+  void keep(const config::Config& config);
+  struct Remembered {
+    std::size_t addresses, places;
+  };
+  Remembered remembered() const;
 
   struct Row {  // SHOW HOSTS
     std::string address, last_error;
@@ -186,12 +198,14 @@ class Hosts {
  private:
   void go_out(Address& address, Usec now, std::string_view reason);
   void come_back(Address& address, Usec now);
+  void tidy(Usec now);
 
   const int workers_;
   mutable std::mutex mutex_;  // everything below, and what is private in Address and Place
   Random random_;
-  std::map<std::string, std::unique_ptr<Address>> addresses_;
-  std::map<std::tuple<std::string, std::string, int>, std::unique_ptr<Place>> places_;
+  std::map<std::string, std::shared_ptr<Address>> addresses_;
+  std::map<std::tuple<std::string, std::string, int>, std::shared_ptr<Place>> places_;
+  Usec next_tidy_ = 0;
 };
 
 }  // namespace pgf::pool

@@ -142,8 +142,8 @@ TEST(TargetSession, IsWhatLibpqSays) {
 
 struct Health : ::testing::Test {
   Hosts hosts{2, Random(kSeed)};
-  Address& a = hosts.address("127.0.0.1:5432");
-  Address& b = hosts.address("127.0.0.2:5432");
+  const std::shared_ptr<Address> a_ = hosts.address("127.0.0.1:5432"), b_ = hosts.address("127.0.0.2:5432");
+  Address &a = *a_, &b = *b_;
 };
 
 TEST_F(Health, FailureTakesOutAndBacksOff) {
@@ -154,7 +154,7 @@ TEST_F(Health, FailureTakesOutAndBacksOff) {
     EXPECT_EQ(hosts.admit(a, kNow), Hosts::Admit::out);
     Usec wait = std::min(Hosts::kFirstBackoff << i, Hosts::kLastBackoff);
     EXPECT_EQ(hosts.due(kNow + wait - 1), nullptr) << i;
-    EXPECT_EQ(hosts.due(kNow + wait + wait / 4), &a) << i;
+    EXPECT_EQ(hosts.due(kNow + wait + wait / 4), a_) << i;
     EXPECT_EQ(hosts.due(kNow + wait + wait / 4), nullptr) << "one asks at a time";
     EXPECT_GE(wait, before);
     before = wait;
@@ -167,7 +167,7 @@ TEST_F(Health, NobodyAsksForWhatNobodyWants) {
   EXPECT_EQ(hosts.due(kNow + 2 * kSecond), nullptr);  // it was a list of one: its own attempts will tell
   hosts.admit(a, kNow);
   EXPECT_EQ(hosts.due(kNow + Hosts::kWanted + 1), nullptr);
-  EXPECT_EQ(hosts.due(kNow + Hosts::kWanted), &a);
+  EXPECT_EQ(hosts.due(kNow + Hosts::kWanted), a_);
 }
 
 TEST_F(Health, ReturnIsSlow) {
@@ -190,7 +190,7 @@ TEST_F(Health, SilenceIsAskedAboutAtOnceAndGivenMoreTime) {
   EXPECT_EQ(hosts.patience(a), Hosts::kPatience);
   hosts.admit(a, kNow);
   hosts.silent(a, kNow, "timeout expired");
-  EXPECT_EQ(hosts.due(kNow), &a);
+  EXPECT_EQ(hosts.due(kNow), a_);
   EXPECT_EQ(hosts.patience(a), 2 * Hosts::kPatience);
   hosts.silent(a, kNow, "timeout expired");  // it is known to be out: that says nothing new about its speed
   EXPECT_EQ(hosts.patience(a), 2 * Hosts::kPatience);
@@ -210,9 +210,9 @@ TEST_F(Health, SilenceIsAskedAboutAtOnceAndGivenMoreTime) {
 
 TEST_F(Health, KnownMisfitsGoLast) {
   std::vector<Place*> places;
-  for (const char* name : {"a", "b", "c"}) places.push_back(&hosts.place("db", name, 1));
-  hosts.resolved(*places[0], {&a});
-  hosts.resolved(*places[1], {&b});
+  for (const char* name : {"a", "b", "c"}) places.push_back(hosts.place("db", name, 1).get());
+  hosts.resolved(*places[0], {a_});
+  hosts.resolved(*places[1], {b_});
   a.role = Role::standby;
   b.role = Role::primary;
   auto sorted = [&](TargetSession target) {
@@ -226,11 +226,11 @@ TEST_F(Health, KnownMisfitsGoLast) {
 }
 
 TEST_F(Health, Rows) {
-  Place& place = hosts.place("db", "name", 5432);
-  EXPECT_EQ(&place, &hosts.place("db", "name", 5432));
-  EXPECT_NE(&place, &hosts.place("other", "name", 5432));
+  Place& place = *hosts.place("db", "name", 5432);
+  EXPECT_EQ(&place, hosts.place("db", "name", 5432).get());
+  EXPECT_NE(&place, hosts.place("other", "name", 5432).get());
   EXPECT_THAT(hosts.rows("db", "name", 5432, kNow), IsEmpty());
-  hosts.resolved(place, {&b, &a});
+  hosts.resolved(place, {b_, a_});
   hosts.failed(b, kNow, "Connection refused");
   a.role = Role::standby;
   auto rows = hosts.rows("db", "name", 5432, kNow);
@@ -248,8 +248,8 @@ TEST_F(Health, Rows) {
 
 TEST_F(Health, DeadHostsTurnIsSharedByAll) {
   std::vector<Place*> places;
-  for (const char* name : {"a", "b", "c", "d"}) places.push_back(&hosts.place("db", name, 1));
-  hosts.resolved(*places[1], {&a});
+  for (const char* name : {"a", "b", "c", "d"}) places.push_back(hosts.place("db", name, 1).get());
+  hosts.resolved(*places[1], {a_});
   hosts.failed(a, kNow, "x");
   std::map<std::size_t, int> first;
   for (std::uint32_t turn = 0; turn < 12; ++turn) {
@@ -260,14 +260,14 @@ TEST_F(Health, DeadHostsTurnIsSharedByAll) {
   }
   EXPECT_THAT(first, ElementsAre(std::pair(0, 4), std::pair(2, 4), std::pair(3, 4)));
   // One of its addresses is enough.
-  hosts.resolved(*places[1], {&a, &b});
+  hosts.resolved(*places[1], {a_, b_});
   EXPECT_THAT(hosts.order(LoadBalance::disable, places, 0, kNow), ElementsAre(0, 1, 2, 3));
 }
 
 TEST_F(Health, ConnectionsMoveToAHostThatIsBack) {
-  Place &one = hosts.place("db", "one", 1), &two = hosts.place("db", "two", 1);
-  hosts.resolved(one, {&a});
-  hosts.resolved(two, {&b});
+  Place &one = *hosts.place("db", "one", 1), &two = *hosts.place("db", "two", 1);
+  hosts.resolved(one, {a_});
+  hosts.resolved(two, {b_});
   std::vector<Place*> places{&one, &two};
   one.open = 4;
   auto full = [&](Usec now, TargetSession target = TargetSession::any) { return hosts.too_full(places, target, now); };
@@ -288,9 +288,9 @@ TEST_F(Health, ConnectionsMoveToAHostThatIsBack) {
 }
 
 TEST_F(Health, PreferStandbyLeavesThePrimary) {
-  Place &one = hosts.place("db", "one", 1), &two = hosts.place("db", "two", 1);
-  hosts.resolved(one, {&a});
-  hosts.resolved(two, {&b});
+  Place &one = *hosts.place("db", "one", 1), &two = *hosts.place("db", "two", 1);
+  hosts.resolved(one, {a_});
+  hosts.resolved(two, {b_});
   std::vector<Place*> places{&one, &two};
   one.open = two.open = 1;
   a.role = Role::primary;
@@ -303,7 +303,7 @@ TEST_F(Health, PreferStandbyLeavesThePrimary) {
 }
 
 TEST_F(Health, NameThatMeansNothingGoesLast) {
-  Place &one = hosts.place("db", "one", 1), &two = hosts.place("db", "two", 1);
+  Place &one = *hosts.place("db", "one", 1), &two = *hosts.place("db", "two", 1);
   std::vector<Place*> places{&one, &two};
   hosts.unresolved(one, kNow, "no such name");
   EXPECT_THAT(hosts.order(LoadBalance::disable, places, 0, kNow), ElementsAre(1, 0));
@@ -313,12 +313,12 @@ TEST_F(Health, NameThatMeansNothingGoesLast) {
   EXPECT_EQ(rows[0].last_error, "no such name");
   EXPECT_THAT(hosts.order(LoadBalance::disable, places, 0, kNow + Hosts::kUnresolved), ElementsAre(0, 1));
   hosts.unresolved(one, kNow, "no such name");
-  hosts.resolved(one, {&a});
+  hosts.resolved(one, {a_});
   EXPECT_THAT(hosts.order(LoadBalance::disable, places, 0, kNow), ElementsAre(0, 1));
 }
 
 TEST_F(Health, LeastConnectionsCountsOverAllWorkers) {
-  Place &one = hosts.place("db", "one", 1), &two = hosts.place("db", "two", 1);
+  Place &one = *hosts.place("db", "one", 1), &two = *hosts.place("db", "two", 1);
   one.open = two.open = 2;
   one.add_active(0, 1);
   one.add_active(1, 1);
@@ -328,6 +328,66 @@ TEST_F(Health, LeastConnectionsCountsOverAllWorkers) {
   one.add_active(0, -1);
   one.add_active(1, -1);
   for (int i = 0; i < 20; ++i) EXPECT_THAT(hosts.order(LoadBalance::least_conn, places, 0, kNow), ElementsAre(0, 1));
+}
+
+TEST_F(Health, AddressesThatNobodyUsesAreForgotten) {
+  Place& place = *hosts.place("db", "churn.example", 1);
+  std::shared_ptr<Address> in_use;
+  for (int i = 0; i < 10'000; ++i) {  // a name that means something else each time
+    auto address = hosts.address("10.0.0.1:" + std::to_string(i));
+    hosts.resolved(place, {address});
+    if (i == 17) in_use = address;  // a connection goes there
+    if (i % 100 == 0) hosts.failed(*address, kNow, "x");
+    hosts.due(kNow + i * kSecond);
+    EXPECT_LE(hosts.remembered().addresses, 64u) << i;
+  }
+  Usec now = kNow + 20'000 * kSecond;
+  hosts.due(now);
+  EXPECT_EQ(hosts.remembered().addresses, 4u);  // a, b, the one in use and the last
+  EXPECT_EQ(hosts.address(in_use->text), in_use);
+  EXPECT_EQ(hosts.rows("db", "churn.example", 1, now).at(0).address, "10.0.0.1:9999");
+  in_use.reset();
+  hosts.due(now + Hosts::kTidyPeriod);
+  EXPECT_EQ(hosts.remembered().addresses, 3u);
+}
+
+TEST_F(Health, PlacesThatNoListHasAreForgotten) {
+  config::Config config;
+  auto list = [&](std::vector<std::string> names, std::vector<int> ports) {
+    config::Database& db = config.databases["db"];
+    db.name = "db";
+    db.hosts = std::move(names);
+    db.ports = std::move(ports);
+  };
+  auto now = kNow;
+  auto places = [&] {
+    hosts.keep(config);
+    hosts.due(now += Hosts::kTidyPeriod);
+    return hosts.remembered().places;
+  };
+  for (int i = 0; i < 100; ++i) {  // an operator writes the file anew, again and again
+    std::string name = "host" + std::to_string(i);
+    list({"stays", name}, {1, 2});
+    hosts.place("db", "stays", 1)->open = i;
+    hosts.place("db", name, 2);
+    EXPECT_EQ(places(), 2u);
+  }
+  EXPECT_EQ(hosts.place("db", "stays", 1)->open, 99);
+  auto serves = hosts.place("db", "host99", 2);
+  list({"stays"}, {1});
+  EXPECT_EQ(places(), 2u);  // somebody is connected there still
+  list({"stays", "host99"}, {1, 2});
+  EXPECT_EQ(places(), 2u);
+  EXPECT_EQ(hosts.place("db", "host99", 2), serves);  // and it is the same when the host comes back
+  serves.reset();
+  list({"stays", "host99"}, {1});
+  EXPECT_EQ(places(), 1u);  // it was port 2
+  list({}, {5432});
+  config.settings.unix_socket_dir = "/run/x";
+  hosts.place("db", "/run/x", 5432);
+  EXPECT_EQ(places(), 1u);
+  config.databases.clear();
+  EXPECT_EQ(places(), 0u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // One connection attempt of a pool: which hosts and addresses are still to be tried, and what became of the others. It
 // goes from server to server (each tries one address) until one has logged in or none is left.
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,7 +18,7 @@ struct Attempt {
   struct Element {  // a copy: RELOAD may change the list meanwhile
     std::string host;
     int port;
-    pool::Place* place;
+    std::shared_ptr<pool::Place> place;
   };
   std::vector<Element> elements;
   std::vector<std::size_t> order;

@@ -11,7 +11,7 @@ namespace pgf::session {
 static constexpr Usec kLongestProbe = 15 * kSecond;
 
 void HostProbe::start() {
-  auto target = parse_address_key(address_.text);
+  auto target = parse_address_key(address_->text);
   if (target) stream_ = env_.engine->connect(target->get(), target->length, this);
   if (!stream_) end("cannot make a socket");
 }
@@ -32,11 +32,11 @@ void HostProbe::end(std::string_view failure) {
   if (done_) return;
   done_ = true;
   if (failure.empty()) {
-    env_.shared.hosts.probed(address_, env_.now(), env_.now() - since_);
-    env_.log(LogLevel::log, "host {} is back", address_.text);
+    env_.shared.hosts.probed(*address_, env_.now(), env_.now() - since_);
+    env_.log(LogLevel::log, "host {} is back", address_->text);
   } else {
-    env_.shared.hosts.failed(address_, env_.now(), failure);
-    env_.log(LogLevel::debug, "host {} is still out: {}", address_.text, failure);
+    env_.shared.hosts.failed(*address_, env_.now(), failure);
+    env_.log(LogLevel::debug, "host {} is still out: {}", address_->text, failure);
   }
   abandon();
 }
@@ -52,8 +52,8 @@ void Prober::tick(Usec now) {
     if (!probe->done() && now - probe->since() > limit) probe->end("timeout expired");
   // Those that ended in a callback of theirs are deleted only here, when nobody up the stack knows them.
   std::erase_if(probes_, [](const auto& probe) { return probe->done(); });
-  while (pool::Address* address = env_.shared.hosts.due(now)) {
-    probes_.push_back(std::make_unique<HostProbe>(env_, *address));
+  while (auto address = env_.shared.hosts.due(now)) {
+    probes_.push_back(std::make_unique<HostProbe>(env_, std::move(address)));
     probes_.back()->start();
   }
 }

@@ -13,7 +13,8 @@ namespace pgf::session {
 
 class HostProbe final : public net::StreamOwner {
  public:
-  HostProbe(Env& env, pool::Address& address) : env_(env), address_(address), since_(env.now()) {}
+  HostProbe(Env& env, std::shared_ptr<pool::Address> address)
+      : env_(env), address_(std::move(address)), since_(env.now()) {}
   void start();
   void end(std::string_view failure);  // none: it answered
   void abandon();
@@ -26,7 +27,7 @@ class HostProbe final : public net::StreamOwner {
 
  private:
   Env& env_;
-  pool::Address& address_;
+  const std::shared_ptr<pool::Address> address_;
   const Usec since_;
   net::Stream* stream_ = nullptr;
   bool done_ = false;

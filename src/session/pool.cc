@@ -576,11 +576,10 @@ bool Pool::evict_one() {
 }
 
 void Pool::recycle() {
-  std::uint32_t generation = shared.generation.load(std::memory_order_relaxed);
-  auto mark = [generation](Server& s) { s.close_needed |= s.generation != generation; };
+  auto mark = [](Server& s) { s.close_needed |= s.outdated(); };
   for (auto* l : {&idle, &active, &tested, &held_back, &moving}) l->each(mark);
-  login.each([&](Server& s) {
-    if (s.generation != generation) s.disconnect("connect string changed");
+  login.each([](Server& s) {
+    if (s.outdated()) s.disconnect("connect string changed");
   });
   idle.each([](Server& s) {
     if (s.close_needed) s.disconnect("database configuration changed");

@@ -46,7 +46,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   void lend_answered(int count);
   void drained(Server& server);  // idle, and all that was queued is sent now
   bool evict_one();              // close the longest idle server
-  void recycle();                // close_needed for every server (RECONNECT, changed entry)
+  void recycle();                // close_needed for outdated servers (RECONNECT, changed entry)
   void check_addresses();        // close_needed for servers whose host has moved
   void check_places();           // … is no longer in the list
   void fail_waiters(std::string_view sqlstate, std::string_view text);

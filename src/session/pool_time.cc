@@ -143,7 +143,7 @@ void Pool::rebalance(Usec now) {
                       entry_.target_session_attrs == config::TargetSession::prefer_standby;
   if (entry_.hosts.size() < 2 || !choice || idle.empty()) return;
   std::vector<pool::Place*> places;
-  for (const auto& element : list_hosts(env, entry_)) places.push_back(element.place);
+  for (const auto& element : list_hosts(env, entry_)) places.push_back(element.place.get());
   pool::Place* full = env.shared.hosts.too_full(places, entry_.target_session_attrs, now);
   if (!full) return;
   Server* longest = nullptr;

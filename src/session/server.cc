@@ -177,7 +177,7 @@ void Server::arrive(Pool& here, int fd) {
   stream = here.env.engine->adopt(fd, net::Kind::server, this);
   if (moving_tls_) stream->start_tls(std::move(moving_tls_));
   find_times();
-  if (generation != pool->shared.generation.load(std::memory_order_relaxed)) close_needed = true;
+  if (outdated()) close_needed = true;
   check_address();
 }
 

@@ -74,9 +74,10 @@ class Server final : public net::StreamOwner, public ListNode {
   }
   void ask_role_again();  // in no list -> checking
   bool asks_role() const { return asking_role_; }
-  void check_place();  // close_needed, if our host is no longer in the list
-  pool::Place* place() const { return place_; }
-  pool::Address* health() const { return health_; }
+  void check_place();     // close_needed, if our host is no longer in the list
+  bool outdated() const;  // RECONNECT, or a changed entry
+  pool::Place* place() const { return place_.get(); }
+  pool::Address* health() const { return health_.get(); }
   HostTimes* times() const { return times_; }
 
   void run_check();                 // idle -> checking
@@ -166,7 +167,7 @@ class Server final : public net::StreamOwner, public ListNode {
   bool check_role();
   void ask_role(Phase phase);
   void role_answer(Bytes body);
-  void take_place(pool::Place* place);
+  void take_place(std::shared_ptr<pool::Place> place);
   void find_place();
   // replication.cc
   void serve_replication(Client& client, std::vector<std::pair<std::string, std::string>>& params);
@@ -235,10 +236,11 @@ class Server final : public net::StreamOwner, public ListNode {
   std::unique_ptr<Attempt> attempt_;  // until the login is complete
   std::string why_;                   // more exactly than the log says: for Attempt::report
   std::optional<bool> standby_, read_only_;
-  pool::Address* health_ = nullptr;
-  HostTimes* times_ = nullptr;    // of this address on this worker; null until the login is complete
-  pool::Place* place_ = nullptr;  // counted there
-  Usec patience_ = 0;             // until the first answer; 0: as long as any login
+  std::shared_ptr<pool::Address> health_;
+  HostTimes* times_ = nullptr;          // of this address on this worker; null until the login is complete
+  std::shared_ptr<pool::Place> place_;  // counted there
+  std::uint32_t place_generation_ = 0;
+  Usec patience_ = 0;  // until the first answer; 0: as long as any login
   net::Address address_;
   std::string host_;                      // list element dialled; empty = none
   std::unique_ptr<net::Tls> moving_tls_;  // between two engines

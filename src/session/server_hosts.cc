@@ -63,7 +63,7 @@ std::optional<net::Address> parse_address_key(const std::string& key) {
 std::vector<Attempt::Element> list_hosts(Env& env, const config::Database& entry) {
   std::vector<Attempt::Element> elements;
   auto add = [&](const std::string& host, int port) {
-    elements.push_back({host, port, &env.shared.hosts.place(entry.name, host, port)});
+    elements.push_back({host, port, env.shared.hosts.place(entry.name, host, port)});
   };
   for (std::size_t i = 0; i < entry.hosts.size(); ++i)
     add(entry.hosts[i], entry.ports.size() > i ? entry.ports[i] : entry.ports[0]);
@@ -81,7 +81,7 @@ void Server::start() {
     a.elements = list_hosts(env(), entry);
     a.target = entry.target_session_attrs;
     std::vector<pool::Place*> places;
-    for (const auto& element : a.elements) places.push_back(element.place);
+    for (const auto& element : a.elements) places.push_back(element.place.get());
     a.choice = std::ranges::any_of(places, [&](pool::Place* p) { return p != places[0]; });
     std::uint32_t turn = pool->shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
     a.order = env().shared.hosts.order(entry.load_balance_hosts, places, turn, env().now());
@@ -97,10 +97,10 @@ void Server::next_address() {
   while (true) {
     while (a.next < a.addresses.size()) {
       const net::Address address = a.addresses[a.next++];
-      pool::Address& known = hosts.address(address_key(address));
-      if (a.tried.contains(known.text)) continue;
+      std::shared_ptr<pool::Address> known = hosts.address(address_key(address));
+      if (a.tried.contains(known->text)) continue;
       if (a.choice) {
-        pool::Hosts::Admit admit = hosts.admit(known, env().now());
+        pool::Hosts::Admit admit = hosts.admit(*known, env().now());
         if (admit == pool::Hosts::Admit::out && (!a.second_walk || a.mismatched)) {
           a.left_out = true;
           continue;
@@ -109,10 +109,10 @@ void Server::next_address() {
           a.left_returning = true;
           continue;
         }
-        patience_ = admit == pool::Hosts::Admit::out ? pool::Hosts::kPatience : hosts.patience(known);
+        patience_ = admit == pool::Hosts::Admit::out ? pool::Hosts::kPatience : hosts.patience(*known);
       }
-      a.tried.insert(known.text);
-      health_ = &known;
+      a.tried.insert(known->text);
+      health_ = std::move(known);
       return dial(address);
     }
     if (a.at == a.order.size() && !a.again()) return attempt_over("", "no host can be used", false);
@@ -130,7 +130,7 @@ void Server::next_address() {
       patience_ = a.choice ? kNamePatience : 0;
       return env().resolve(host_, this);
     }
-    hosts.resolved(*place_, {&hosts.address(address_key(a.addresses[0]))});
+    hosts.resolved(*place_, {hosts.address(address_key(a.addresses[0]))});
   }
 }
 
@@ -144,11 +144,11 @@ void Server::resolved(const std::vector<net::Address>& addresses, std::string_vi
   }
   Attempt& a = *attempt_;
   pool::Hosts& hosts = env().shared.hosts;
-  std::vector<pool::Address*> known;
+  std::vector<std::shared_ptr<pool::Address>> known;
   for (net::Address address : addresses) {
     address.set_port(static_cast<std::uint16_t>(port_));
     a.addresses.push_back(address);
-    known.push_back(&hosts.address(address_key(address)));
+    known.push_back(hosts.address(address_key(address)));
   }
   hosts.resolved(*place_, std::move(known));
   a.choice |= a.addresses.size() > 1;
@@ -176,6 +176,10 @@ void Server::try_next(std::string_view sqlstate, std::string_view text, bool fro
   if (from_server && sqlstate != "57P03" && a.refused.empty()) a.refused = sqlstate;
   auto* successor = new Server(*pool, std::move(permit_));
   successor->attempt_ = std::move(attempt_);
+  // It may be one more address of the same host.
+  successor->host_ = host_;
+  successor->port_ = port_;
+  successor->take_place(place_);
   connecting_flag_ = false;  // the next one's
   if (client) std::exchange(client, nullptr)->server = nullptr;
   Pool& p = *pool;
@@ -246,11 +250,12 @@ void Server::look_at_login_time(Usec limit) {
   login_failed("", phase_ == Phase::connecting ? "connect failed" : "connect timeout", false);
 }
 
-void Server::take_place(pool::Place* place) {
+void Server::take_place(std::shared_ptr<pool::Place> place) {
   if (place_) place_->open.fetch_sub(1, std::memory_order_relaxed);
-  place_ = place;
+  place_ = std::move(place);
   if (!place_) return;
   place_->open.fetch_add(1, std::memory_order_relaxed);
+  place_generation_ = place_->generation.load(std::memory_order_relaxed);
   role_known_ = place_->doubts.load(std::memory_order_relaxed);
 }
 
@@ -346,9 +351,14 @@ void Server::find_place() {
     take_place(element.place);
     break;
   }
-  if (address_.length) health_ = &env().shared.hosts.address(address_key(address_));
+  if (address_.length) health_ = env().shared.hosts.address(address_key(address_));
   find_times();
   role_doubt_ = pool->entry().target_session_attrs != config::TargetSession::any;
+}
+
+bool Server::outdated() const {
+  return generation != pool->shared.generation.load(std::memory_order_relaxed) ||
+         (place_ && place_generation_ != place_->generation.load(std::memory_order_relaxed));
 }
 
 void Server::check_place() {

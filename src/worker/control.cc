@@ -306,6 +306,25 @@ void Control::end_generation(pool::DatabaseShared* database) {
   }
 }
 
+// True: some list has it.
+bool Control::end_generation_of_host(pool::DatabaseShared* database, const std::string& host, int port) {
+  bool found = false;
+  auto look_at = [&](const config::Database& db) {
+    for (std::size_t i = 0; i < db.hosts.size(); ++i) {
+      const int its_port = db.ports[db.ports.size() > i ? i : 0];
+      if (db.hosts[i] != host || (port && port != its_port)) continue;
+      fleet_.shared.hosts.place(db.name, host, its_port)->generation.fetch_add(1, std::memory_order_relaxed);
+      found = true;
+    }
+  };
+  for (const auto& [name, db] : fleet_.config->databases)
+    if (!database || name == database->name) look_at(db);
+  for (pool::DatabaseShared* d : fleet_.shared.directory.databases())
+    if (d->is_auto.load() && (!database || d == database) && !fleet_.config->databases.contains(d->name))
+      if (auto db = config::find_database(*fleet_.config, d->name)) look_at(*db);
+  return found;
+}
+
 // Loads the files; on success fleet_.config is the new generation, and the caller sends it out.
 std::string Control::reload() {
   static constexpr auto kFailed = "RELOAD failed, see logs for additional details";
@@ -345,6 +364,7 @@ std::string Control::reload() {
   fleet_.resolver->configure(resolver_times(next->settings));
   fleet_.resolver->reopen();
   fleet_.config = std::move(next);
+  fleet_.shared.hosts.keep(*fleet_.config);
   return {};
 }
 
@@ -422,6 +442,14 @@ void Control::reconnect(Console console, const admin::Command& command) {
   if (!command.database.empty()) {
     database = known_database(command.database, true);
     if (!database) return fail(console, fmt::format("no such database: {}", command.database));
+  }
+  if (!command.host.empty()) {
+    if (!end_generation_of_host(database, command.host, command.port)) {
+      const std::string port = command.port ? fmt::format(" with port {}", command.port) : "";
+      if (!database) return fail(console, fmt::format("no database has a host {}{}", command.host, port));
+      return fail(console, fmt::format("database {} has no host {}{}", database->name, command.host, port));
+    }
+    return order(Order::recycle, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });
   }
   end_generation(database);
   order(Order::recycle, database, [this, console, tag = command.tag()](Ticket&) { done(console, tag); });

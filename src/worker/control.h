@@ -65,6 +65,7 @@ class Control {
   bool renew_tls(const config::Config& next);
   void publish(std::function<void(Ticket&)> then);  // the new configuration, to all workers
   void end_generation(pool::DatabaseShared* database);
+  bool end_generation_of_host(pool::DatabaseShared* database, const std::string& host, int port);
   // `then`: when it has taken effect on all workers; never for `now`.
   void shutdown(
       admin::ShutdownMode mode, std::function<void()> then = [] {});

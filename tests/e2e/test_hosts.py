@@ -372,6 +372,92 @@ def test_reload_adds_and_removes_hosts(pooler, three):
         assert pids[ADDRESSES[1]] in (a.value("select pg_backend_pid()"), b.value("select pg_backend_pid()"))
 
 
+def test_reconnect_of_one_host(pooler, three):
+    """Servers of that host are replaced when they are free, and no others; in all databases, or in one."""
+    listed = entry(ADDRESSES[:2], three[0].port, "load_balance_hosts=least-conn")
+    p = pooler(default_pool_size=2, databases={"db": listed, "other": listed})
+
+    def pids():
+        """{(database, address): pid}, with both servers of each in use at the moment."""
+        with contextlib.ExitStack() as stack:
+            got = {}
+            clients = [(d, stack.enter_context(p.login(database=d))) for d in ("db", "db", "other", "other")]
+            for database, c in clients:
+                c.query("begin")
+                got[database, address(c)] = c.value("select pg_backend_pid()")
+            for _, c in clients:
+                c.query("commit")
+            return got
+
+    def changed(command):
+        before = pids()
+        with p.login(database="db") as busy, p.login(database="db") as other:
+            for c in (busy, other):
+                c.query("begin")
+            busy_pid = busy.value("select pg_backend_pid()")
+            assert p.admin(command) == "RECONNECT"
+            assert busy.value("select pg_backend_pid()") == busy_pid
+            busy.query("commit")
+            other.query("commit")
+            p.admin("WAIT_CLOSE")
+        after = pids()
+        assert set(before) == set(after) and len(before) == 4
+        return {k for k in before if before[k] != after[k]}
+
+    a, b = ADDRESSES[:2]
+    assert changed(f"RECONNECT db host={a}") == {("db", a)}
+    assert changed(f"RECONNECT host={b} port={three[0].port};") == {("db", b), ("other", b)}
+    assert changed("RECONNECT") == {(d, h) for d in ("db", "other") for h in (a, b)}
+    for command, text in ((f"RECONNECT db host={ADDRESSES[2]}", f"database db has no host {ADDRESSES[2]}"),
+                          (f"RECONNECT host={a} port=1", f"no database has a host {a} with port 1"),
+                          (f"RECONNECT nothing host={a}", "no such database: nothing"),
+                          ("RECONNECT pgbouncer host=a", "cannot reconnect admin db: pgbouncer"),
+                          ("RECONNECT db host=", "invalid command 'RECONNECT db host=', use SHOW HELP;")):
+        with p.console() as console:
+            assert [m.text for m in console.query(command) if m.type == "E"] == [text]
+    with p.console("stats") as console:
+        assert any(m.type == "E" for m in console.query(f"RECONNECT db host={a}"))
+
+
+@pytest.mark.workers(1, 4)
+def test_reconnect_of_a_host_under_load(pooler, three):
+    """Clients notice nothing, whichever worker its servers are on or between."""
+    p = pooler(default_pool_size=4, databases={"db": entry(ADDRESSES, three[0].port)})
+    with clients_that_never_fail(p, "db", "select 1") as count:
+        for i in range(20):
+            before = count()
+            p.admin(f"RECONNECT db host={ADDRESSES[i % 3]}")
+            wait_until(lambda: count() > before + 20, "queries go on")
+        p.admin("WAIT_CLOSE db")
+
+
+@contextlib.contextmanager
+def clients_that_never_fail(p, database, sql, n=6):
+    """So many clients say it again and again, in transactions of two queries. Yields how often all of them did so far."""
+    stop, errors, done = threading.Event(), [], [0] * n
+
+    def client(i):
+        try:
+            with p.login(database=database) as c:
+                while not stop.is_set():
+                    for q in ("begin", sql, "commit"):
+                        errors.extend(m.fields for m in c.query(q) if m.type == "E")
+                    done[i] += 1
+        except (wire.Closed, OSError, AssertionError) as e:
+            errors.append(repr(e))
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    try:
+        yield lambda: sum(done)
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+    assert not errors, errors[:3]
+
+
 def test_pool_size_is_the_total(pooler, three):
     p = pooler(default_pool_size=2, databases={"db": entry(ADDRESSES, three[0].port)})
     with contextlib.ExitStack() as stack:
