@@ -14,7 +14,8 @@ DATABASE = "p0"
 
 
 class Cluster(Postgres):
-    def __init__(self, address, port, data=None):  # data: a stopped server's, to be copied
+    def __init__(self, address, port, data=None, prefix=()):  # data: a stopped server's, to be copied
+        self.prefix = prefix
         self.dir = Path(tempfile.mkdtemp(prefix="pgf-pg-", dir="/tmp"))
         self.data = self.dir / "data"
         self.address, self.port, self.proc = address, port, None
@@ -31,12 +32,13 @@ class Cluster(Postgres):
                     "fsync = off\nfull_page_writes = off\nsynchronous_commit = off\nmax_connections = 200\n"
                     "shared_buffers = 16MB\nautovacuum = off\nlog_line_prefix = '%m [%p] %u@%d '\ntimezone = 'UTC'\n"
                     "wal_level = replica\nmax_wal_senders = 10\nhot_standby = on\n")
-        (self.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.0/8 trust\n"
+        (self.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.0/8 trust\nhost all all ::/0 trust\n"
                                                "local replication all trust\nhost replication all 127.0.0.0/8 trust\n")
 
     def replica(self, address):
         """A new server that follows this one."""
         other = Cluster.__new__(Cluster)
+        other.prefix = self.prefix
         other.dir = Path(tempfile.mkdtemp(prefix="pgf-pg-", dir="/tmp"))
         other.data = other.dir / "data"
         other.address, other.port, other.proc = address, self.port, None
@@ -65,8 +67,8 @@ class Cluster(Postgres):
         return self.sql("with gone as (delete from history returning 1) select count(*) from gone")[0][0]
 
 
-def first_cluster(address):
-    c = Cluster(address, free_port())
+def first_cluster(address, prefix=()):
+    c = Cluster(address, free_port(), prefix=prefix)
     c.start()
     with c.connect("postgres") as sql:
         for role in ROLES:
@@ -77,12 +79,12 @@ def first_cluster(address):
 
 
 @contextlib.contextmanager
-def independent(addresses):
+def independent(addresses, prefix=()):
     servers = []
     try:
-        servers.append(first_cluster(addresses[0]))
+        servers.append(first_cluster(addresses[0], prefix))
         servers[0].stop()
-        servers += [Cluster(a, servers[0].port, servers[0].data) for a in addresses[1:]]
+        servers += [Cluster(a, servers[0].port, servers[0].data, prefix) for a in addresses[1:]]
         for c in servers:
             c.start()
         yield servers

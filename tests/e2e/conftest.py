@@ -140,6 +140,8 @@ def pg_bin():
 
 
 class Postgres:
+    prefix = ()  # a command that runs the rest of its line: elsewhere, say (netns.py)
+
     def __init__(self):
         self.dir = Path(tempfile.mkdtemp(prefix="pgf-pg-", dir="/tmp"))
         self.data = self.dir / "data"
@@ -161,7 +163,7 @@ class Postgres:
             "host replication all 127.0.0.1/32 trust\n")
 
     def start(self):
-        self.proc = subprocess.Popen([pg_bin() / "postgres", "-D", self.data],
+        self.proc = subprocess.Popen([*self.prefix, pg_bin() / "postgres", "-D", self.data],
                                      stdout=open(self.dir / "log", "a"), stderr=subprocess.STDOUT)
         wait_until(self.ready, "PostgreSQL accepts connections")
 
@@ -269,6 +271,7 @@ class Pooler:
         self.exe = EXE
         self.host = "127.0.0.1"
         self.extra_env = {}
+        self.prefix = ()  # as for Postgres
         self.userlist = {role: (PASSWORD if how else "") for role, how in ROLES.items()}
 
     @property
@@ -289,7 +292,7 @@ class Pooler:
         env.setdefault("TSAN_OPTIONS", suffix)
         env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:" + suffix)
         env |= self.extra_env
-        self.proc = subprocess.Popen([self.exe, *flags, self.ini], stdout=subprocess.DEVNULL,
+        self.proc = subprocess.Popen([*self.prefix, self.exe, *flags, self.ini], stdout=subprocess.DEVNULL,
                                      stderr=open(self.stderr, "a"), cwd=self.dir, env=env)
         return self
 

@@ -16,11 +16,11 @@ class Dns:
     """hosts: name -> list of addresses; a name that is not there does not exist. silent: names without any answer.
     servfail: names that fail. serials: zone -> number. asked: how often each (name, type) was asked for."""
 
-    def __init__(self):
+    def __init__(self, sock=None):
         self.hosts, self.serials, self.silent, self.servfail = {}, {}, set(), set()
         self.asked = collections.Counter()
         self.ttl = 1
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket = sock or socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
         self.thread = threading.Thread(target=self.serve, daemon=True)
@@ -61,7 +61,6 @@ class Dns:
 
     def close(self):
         # A datagram of nothing ends the thread; closing alone would not wake it.
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.sendto(b"", ("127.0.0.1", self.port))
+        self.socket.sendto(b"", ("127.0.0.1", self.port))
         self.thread.join()
         self.socket.close()
