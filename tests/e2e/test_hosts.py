@@ -12,6 +12,7 @@ from clusters import BlackHole, Silent, caught_up, independent, replicated
 from conftest import free_port, wait_until
 from dns_server import Dns
 from fakes import DONE, KEY, OK, PARAMS, READY, Scripted, row
+from ledger import TABLE, Ledger
 
 pytestmark = pytest.mark.ours
 
@@ -648,6 +649,47 @@ def test_switchover_under_load(pooler):
         assert not errors
         assert new.sql("select count(*) from history")[0][0] == len(written)
         assert {r["host"]: r["role"] for r in hosts(p, "app")} == {old.address: "standby", new.address: "primary"}
+
+
+@pytest.mark.parametrize("attrs", ["read-write", "primary"])
+def test_r153_switchover_loses_and_misplaces_nothing(pooler, attrs):
+    """There and back, without a word to the pooler. The ledger: whatever was acknowledged is there, once, and was taken by
+    who was the primary then; the one that was demoted takes nothing, and who asks after it went away gets no error."""
+    with replicated(["127.0.0.51", "127.0.0.52"]) as (old, new):
+        p = pooler(default_pool_size=4, query_wait_timeout=60, server_login_retry=15, databases={
+            "app": entry([old.address, new.address], old.port, f"target_session_attrs={attrs}")})
+        old.sql(TABLE)
+        reigns = [(old, 0.0)]
+        down = []  # (from, to): a primary was on its way down
+        with Ledger(p, "app") as ledger:
+            def goes_on():
+                before = len(ledger.acknowledged())
+                wait_until(lambda: len(ledger.acknowledged()) > before + 50, "writes go on")
+
+            goes_on()
+            for primary, replica in ((old, new), (new, old)):
+                began = time.monotonic()
+                primary.stop()
+                down.append((began, time.monotonic()))
+                reigns.append((replica, time.monotonic()))
+                replica.promote()
+                goes_on()
+                primary.follow(replica)
+                primary.start()
+                wait_until(lambda: host(p, primary.address, "app")["role"] == "standby"
+                           or host(p, primary.address, "app")["state"] != "out", "it is seen to be back")
+                goes_on()
+        assert not ledger.broken, ledger.broken
+        caught_up(old, new)
+        lost, strange, where = ledger.compare(old)
+        assert not lost and not strange
+        assert where == ledger.compare(new)[2]  # nobody has rows of its own
+        ends = [since for _, since in reigns[1:]] + [time.monotonic()]
+        for w in ledger.acknowledged():
+            reigned = {s.address for (s, since), end in zip(reigns, ends) if since <= w.ended and w.sent <= end}
+            assert where[w.id] in reigned, (w, reigns)
+        for w in ledger.refused():  # only what was under way when a primary went down
+            assert any(w.sent <= to and w.ended >= since for since, to in down), (w, down)
 
 
 def test_standby_that_is_promoted_leaves_the_read_pool(pooler):
