@@ -196,6 +196,7 @@ void Server::attempt_over(std::string_view sqlstate, std::string_view text, bool
   std::string state(sqlstate), reason(text);
   if (a.report.empty()) {
     a.note(host_report(why_.empty() ? text : why_));
+    from_server &= sqlstate != "57P03";  // it is starting up or shutting down: worth the wait, and no news to others
   } else {
     state = a.refused;
     from_server = !a.refused.empty();
@@ -220,7 +221,7 @@ void Server::attempt_over(std::string_view sqlstate, std::string_view text, bool
   Env& e = env();
   // Without a welcome the pool has been marked as outdated: servers that are left will not serve anybody else.
   bool usable = shared.usable.load(std::memory_order_acquire) > 0 && shared.welcome();
-  bool tell = from_server && state != "57P03" && !usable;
+  bool tell = from_server && !usable;
   disconnect(list ? "no host can be used" : std::string_view(reason));
   if (tell) e.fail_waiters(shared, state, reason);
 }
