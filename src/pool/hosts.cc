@@ -288,7 +288,7 @@ std::shared_ptr<Address> Hosts::due(Usec now) {
 // Who else has one of these got it from the maps, under the mutex: with a count of one, nobody has, or gets it now.
 void Hosts::tidy(Usec now) {
   next_tidy_ = now + kTidyPeriod;
-  std::erase_if(places_, [](const auto& entry) { return entry.second->left_ && entry.second.use_count() == 1; });
+  std::erase_if(places_, [](const auto& entry) { return entry.second->left && entry.second.use_count() == 1; });
   std::erase_if(addresses_, [](const auto& entry) { return entry.second.use_count() == 1; });
 }
 
@@ -297,17 +297,22 @@ void Hosts::keep(const config::Config& config) {
   for (auto& [key, place] : places_) {
     const auto& [database, host, port] = key;
     auto entry = config::find_database(config, database);
-    place->left_ = true;
-    if (entry && entry->hosts.empty())
-      place->left_ = host != config.settings.unix_socket_dir || port != entry->ports[0];
+    bool listed = false;
+    if (entry && entry->hosts.empty()) listed = host == config.settings.unix_socket_dir && port == entry->ports[0];
     for (std::size_t i = 0; entry && i < entry->hosts.size(); ++i)
-      if (entry->hosts[i] == host && entry->ports[entry->ports.size() > i ? i : 0] == port) place->left_ = false;
+      listed |= entry->hosts[i] == host && entry->ports[entry->ports.size() > i ? i : 0] == port;
+    place->left.store(!listed, std::memory_order_relaxed);
   }
 }
 
 Hosts::Remembered Hosts::remembered() const {
   std::lock_guard lock(mutex_);
   return {addresses_.size(), places_.size()};
+}
+
+bool Hosts::knows(const std::string& address) const {
+  std::lock_guard lock(mutex_);
+  return addresses_.contains(address);
 }
 
 std::vector<Hosts::Row> Hosts::rows(const std::string& database, const std::string& host, int port, Usec now) const {

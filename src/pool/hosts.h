@@ -95,6 +95,7 @@ class Place {
   // Raised by whoever finds that a connection is no longer what it was: the others are asked before their next use.
   std::atomic<std::uint32_t> doubts{0};
   std::atomic<std::uint32_t> generation{0};  // RECONNECT of this host raises it: older servers are closed
+  std::atomic<bool> left{false};             // it is in no list any more; the control thread writes
   // True for one caller per period, of all workers: the one that asks an idle server what it is.
   bool claim_role_check(Usec now, Usec period) { return claim(next_role_check_, now, period); }
   // Linked to a client. Each worker writes its own, so that this costs no worker anything on another's account.
@@ -118,7 +119,6 @@ class Place {
   std::atomic<Usec> next_role_check_{0}, next_move_{0};
   // Guarded by Hosts:
   std::vector<std::shared_ptr<Address>> addresses_;  // what its name last meant
-  bool left_ = false;                                // it is in no list any more
   Usec unresolved_until_ = 0, unresolved_since_ = 0;
   std::uint64_t unresolved_times_ = 0;
   std::string unresolved_;  // why it means nothing, last
@@ -185,6 +185,7 @@ class Hosts {
     std::size_t addresses, places;
   };
   Remembered remembered() const;
+  bool knows(const std::string& address) const;
 
   struct Row {  // SHOW HOSTS
     std::string address, last_error;

@@ -156,7 +156,7 @@ class Env {
   net::TcpOptions tcp_options() const;  // for every TCP socket, accepted or opened
   // Names whose addresses have changed since the start, and what they are now (Server::check_address). Worker-local.
   std::unordered_map<std::string, std::vector<net::Address>> moved_hosts;
-  std::unordered_map<const pool::Address*, HostTimes> host_times;  // Worker-local.
+  std::unordered_map<std::string, HostTimes> host_times;  // Worker-local.
   bool stirring = true;   // a client has come or said something since the last tick
   bool freezing = false;  // SUSPEND: nothing is read any more, what is queued goes out
   List<Pool> queues;      // pools in which clients of this worker wait; empty if there is no other worker

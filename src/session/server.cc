@@ -170,14 +170,14 @@ void Server::on_detached(int fd, std::unique_ptr<net::Tls> tls) {
   env().ship(this, fd, move_to_);
 }
 
-void Server::find_times() { times_ = health_ ? &env().host_times[health_] : nullptr; }
+void Server::find_times() { times_ = health_ ? &env().host_times[health_->text] : nullptr; }
 
 void Server::arrive(Pool& here, int fd) {
   pool = &here;
   stream = here.env.engine->adopt(fd, net::Kind::server, this);
   if (moving_tls_) stream->start_tls(std::move(moving_tls_));
   find_times();
-  if (outdated()) close_needed = true;
+  if (outdated() || (place_ && place_->left.load(std::memory_order_relaxed))) close_needed = true;
   check_address();
 }
 

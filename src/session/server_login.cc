@@ -322,6 +322,7 @@ void Server::login_complete() {
   pool->latencies.connect.record(env().now() - connect_time);
   if (times_) times_->connect.record(env().now() - connect_time);
   check_address();  // it may have changed since it was asked for
+  check_place();    // the list, too
   scram_.reset();
   attempt_.reset();
   // What a replication connection says and may do is no news about the others.

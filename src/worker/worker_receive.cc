@@ -377,8 +377,9 @@ void Worker::report_hosts(observe::Report& report) {
     for (auto* l : {&p.active, &p.idle, &p.tested, &p.login, &p.held_back, &p.moving}) l->each(add);
     for (auto& entry : of_pool) report.host_use.push_back(std::move(entry.second));
   });
-  for (const auto& [address, times] : host_times)
-    report.host_times.push_back({address->text, times.query, times.connect});
+  // Whoever is connected there keeps an address remembered, so no server loses its times.
+  std::erase_if(host_times, [&](const auto& entry) { return !shared.hosts.knows(entry.first); });
+  for (const auto& [address, times] : host_times) report.host_times.push_back({address, times.query, times.connect});
 }
 
 void Worker::report_peers(observe::Report& report) {

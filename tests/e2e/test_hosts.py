@@ -459,6 +459,105 @@ def clients_that_never_fail(p, database, sql, n=6):
     assert not errors, errors[:3]
 
 
+@pytest.mark.workers(1, 4)
+def test_reload_under_load(pooler, three):
+    """Hosts come and go while clients work: nobody notices, and who left is left."""
+    lists = [ADDRESSES[:2], ADDRESSES[1:], ADDRESSES, [ADDRESSES[2], ADDRESSES[0], ADDRESSES[2]], [ADDRESSES[0]]]
+    p = pooler(default_pool_size=4, databases={"db": entry(lists[0], three[0].port), "other": entry(ADDRESSES, three[0].port)})
+    with p.login(database="other") as other, clients_that_never_fail(p, "db", "select 1") as count:
+        pid = other.value("select pg_backend_pid()")
+        for i in range(1, 16):
+            listed = lists[i % len(lists)]
+            p.databases["db"] = entry(listed, three[0].port)
+            p.write_ini()
+            p.admin("RELOAD")
+            before = count()
+            wait_until(lambda: count() > before + 20, "transactions go on")
+            wait_until(lambda: {s["addr"] for s in p.show("SERVERS") if s["database"] == "db"} <= set(listed),
+                       "no server is left of a host that is not in the list")
+            assert [r["host"] for r in hosts(p)] == list(dict.fromkeys(listed))
+        assert other.value("select pg_backend_pid()") == pid
+
+
+BAD_LISTS = [
+    ("host=a,b port=1,2,3", 'database "db" has 3 ports for 2 hosts'),
+    ("port=1,2", 'database "db" has 2 ports for 1 host'),
+    ("host=a,,b", "empty name in host list: a,,b"),
+    ("host=a,b port=5432,0", "invalid port: 0"),
+    ("host=a,b load_balance_hosts=best", "invalid load_balance_hosts: best"),
+    ("host=a,b target_session_attrs=standby,primary", "invalid target_session_attrs: standby,primary"),
+    ("host=a,b connect_timeout=soon", "invalid connect_timeout: soon")]
+
+
+@pytest.mark.one_engine
+def test_bad_lists_are_refused(pooler, three):
+    """RELOAD says what is wrong and with which database; what was in force goes on for all."""
+    good = entry(ADDRESSES, three[0].port)
+    p = pooler(databases={"db": good})
+    with p.login(database="db") as c:
+        pid = c.value("select pg_backend_pid()")
+        for bad, text in BAD_LISTS:
+            p.databases["db"] = bad
+            p.write_ini()
+            with p.console() as console:
+                assert [m.code for m in console.query("RELOAD") if m.type == "E"] == ["F0000"]
+            assert text in p.log() and f'invalid value "{bad}" for parameter db in configuration' in p.log(), p.log_tail()
+            assert c.value("select pg_backend_pid()") == pid
+        assert [r["host"] for r in hosts(p)] == ADDRESSES
+
+
+@pytest.mark.one_engine
+def test_r157_many_hosts_and_blanks(pooler, three):
+    """A hundred elements, all forms mixed, most of them dead; a name that is too long for a socket's path is not one."""
+    dead = [f"127.0.1.{i}" for i in range(60)] + [f"/nowhere/{i}" for i in range(37)] + ["/" + "x" * 200, "::1"]
+    listed = ", ".join([*dead, ADDRESSES[0]])
+    p = pooler(databases={"db": f"host='{listed}' port={three[0].port} dbname=p0 load_balance_hosts=disable",
+                          "random": f"host='{listed}' port={three[0].port} dbname=p0 load_balance_hosts=random"})
+    for database in ("db", "random"):
+        with p.login(database=database) as c:
+            assert address(c) == ADDRESSES[0]
+    rows = hosts(p)
+    assert len(rows) == 100 and [r["host"] for r in rows] == [*dead, ADDRESSES[0]]
+    assert {r["state"] for r in rows[:60]} == {"out"} and rows[-1]["state"] == "up"
+
+
+def test_r157_clients_parameters_on_every_host(pooler, three):
+    """Each host has defaults of its own: a client has what it asked for, wherever its transaction runs."""
+    zones = ["Asia/Tokyo", "Europe/Berlin", "America/Lima"]
+    for c, zone in zip(three, zones):
+        c.sql(f"alter database p0 set timezone = '{zone}'")
+    try:
+        p = pooler(default_pool_size=3, databases={"db": entry(ADDRESSES, three[0].port, "load_balance_hosts=least-conn")})
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(p.login(database="db", TimeZone="Asia/Kolkata")) for _ in range(3)]
+            for _ in range(3):
+                for c in clients:
+                    c.query("begin")
+                assert {address(c) for c in clients} == set(ADDRESSES)
+                assert {c.value("show timezone") for c in clients} == {"Asia/Kolkata"}
+                for c in reversed(clients):
+                    c.query("commit")
+    finally:
+        for c in three:
+            c.sql("alter database p0 reset timezone")
+
+
+def test_r158_flapping_host(pooler, three, pg):
+    """It comes and goes: clients see nothing of it, and it is not stormed whenever it is there."""
+    port = free_port()
+    p = pooler(server_lifetime=0, query_wait_timeout=20, databases={
+        "db": f"host=127.0.0.1,{ADDRESSES[0]} port={port},{three[0].port} dbname=p0 load_balance_hosts=least-conn"})
+    with p.login(database="db") as c:
+        for _ in range(3):
+            wait_until(lambda: c.value("select 1") and host(p, "127.0.0.1")["state"] == "out", "it is out")
+            with contextlib.ExitStack() as stack:
+                s = stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+                wait_until(lambda: c.value("select 1") and host(p, "127.0.0.1")["state"] != "out", "it is back")
+                wait_until(lambda: address(c) == "127.0.0.1", "it is used")
+                s.shutdown(socket.SHUT_RDWR)
+
+
 def test_pool_size_is_the_total(pooler, three):
     p = pooler(default_pool_size=2, databases={"db": entry(ADDRESSES, three[0].port)})
     with contextlib.ExitStack() as stack:
