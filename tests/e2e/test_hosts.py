@@ -595,6 +595,34 @@ def test_prefer_standby_takes_a_primary_if_there_is_no_standby(pooler, family, t
         assert address(c) == family[0].address
 
 
+def test_r156_prefer_standby_goes_back_to_it(pooler):
+    """The standby goes: its clients are the primary's. It returns: connections go back one by one, and no client sees it."""
+    with replicated(["127.0.0.81", "127.0.0.82"]) as (primary, standby):
+        p = pooler(default_pool_size=3, query_wait_timeout=30, databases={
+            "db": entry([primary.address, standby.address], primary.port, "target_session_attrs=prefer-standby")})
+
+        def servers():
+            return {s["addr"] for s in p.show("SERVERS") if s["database"] == "db"}
+
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(p.login(database="db")) for _ in range(3)]
+
+            def serve():
+                for c in clients:
+                    c.query("begin")
+                got = {address(c) for c in clients}
+                for c in clients:
+                    assert [m.type for m in c.query("commit")] == ["C", "Z"]
+                return got
+
+            assert serve() == {standby.address}
+            standby.stop()
+            wait_until(lambda: standby.address not in servers(), "the pooler knows")
+            assert serve() == {primary.address}
+            standby.start()
+            wait_until(lambda: serve() == {standby.address}, "all are served by the standby again")
+
+
 def test_single_host_of_the_wrong_kind(pooler, family):
     p = pooler(query_wait_timeout=2, databases={
         "db": entry([family[1].address], family[0].port, "target_session_attrs=primary")})
