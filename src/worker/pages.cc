@@ -36,7 +36,7 @@ bool has_usable_host(Site& site, const observe::Fleet& report) {
     if (h.state != "out" || (h.address.empty() && h.next_try == 0)) return true;
   pool::Hosts& hosts = site.fleet.shared.hosts;
   for (const observe::HostRow& h : report.hosts)
-    if (!h.address.empty()) hosts.admit(hosts.address(h.address), net::monotonic_now());
+    if (!h.address.empty()) hosts.admit(*hosts.address(h.address), net::monotonic_now());
   return report.hosts.empty();
 }
 
