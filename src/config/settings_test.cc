@@ -35,10 +35,11 @@ TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
   auto keys = setting_keys();
   EXPECT_EQ(std::set<std::string_view>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_EQ(keys.size(), 100 + own_setting_keys().size());
-  EXPECT_THAT(own_setting_keys(),
-              testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
-                                   "max_prepared_statement_memory", "metrics_listen", "metrics_token",
-                                   "metrics_max_pools", "budget", "fleet_size", "fleet_file"));
+  EXPECT_THAT(
+      own_setting_keys(),
+      testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
+                           "max_prepared_statement_memory", "watchdog_abort", "watchdog_report", "metrics_listen",
+                           "metrics_token", "metrics_max_pools", "budget", "fleet_size", "fleet_file"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
