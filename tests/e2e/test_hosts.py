@@ -154,7 +154,8 @@ def test_addresses_of_one_name_share(named, three, tmp_path, policy):
     pgbench(p, 1000, "db", tmp_path)
     counts = [c.history() for c in three]
     assert sum(counts) == 1000 and all(250 <= n <= 500 for n in counts), counts
-    assert {r["address"]: r["state"] for r in hosts(p)} == {
+    # On a machine that is too busy one may have been thought dead for a moment.
+    assert {r["address"]: r["state"].replace("returning", "up") for r in hosts(p)} == {
         **{f"{a}:{three[0].port}": "up" for a in ADDRESSES}, f"127.0.0.14:{three[0].port}": "out"}
 
 
