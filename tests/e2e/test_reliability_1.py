@@ -423,14 +423,12 @@ def test_r14_nothing_leaks_to_who_asks_for_clear_text(make_pooler):
 # ------------------------------------------------------------------------------------------------- 15, 17: passwords, rules
 
 @pytest.mark.parametrize("auth_type", ["plain", "md5", "scram-sha-256"])
-def test_r15_shapes_of_passwords(pooler, auth_type):
+def test_r15_shapes_of_passwords(make_pooler, auth_type):
     """Of every length around the limits of others, in any script; a message that comes byte by byte; a NUL inside."""
     shapes = ["x", "a" * 996, "b" * 1023, "c" * 1024, "d" * 2048, "e" * 40000, "пароль 密码", "I\u00adX", "\u00aa", "  blanks  ", "q\"q\\'"]
-    p = pooler(auth_type=auth_type, userlist={f"u{i}": s for i, s in enumerate(shapes)})
+    p = make_pooler(auth_type=auth_type, userlist={f"u{i}": s for i, s in enumerate(shapes)})
     p.databases["p0"] += " user=bob"
-    p.write_ini()
-    p.kill(1)
-    p.wait_log("got SIGHUP")
+    p.start()
     for i, shape in enumerate(shapes):
         if auth_type == "scram-sha-256":
             with p.connect(user=f"u{i}", password=shape) as c:  # libpq knows SASLprep

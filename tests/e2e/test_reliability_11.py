@@ -26,7 +26,7 @@ def login_error(p, **kw):
 
 @pytest.mark.workers(4)
 @pytest.mark.one_engine
-def test_r126_full_house(pooler):
+def test_r126_full_house(pooler, pg):
     """Exactly N, however many come at once (test_pool.py); the console gets in by both doors, cancels work, and a place
     is free as soon as one leaves."""
     p = pooler(max_client_conn=6)
@@ -38,7 +38,8 @@ def test_r126_full_house(pooler):
         with p.wire(**kw).login("admin", "pgbouncer") as c:
             assert c.query("SHOW POOLS")[0].type == "T"
     clients[0].send(query("select pg_sleep(60)"))
-    wait_until(lambda: p.pool()["sv_active"] == 1, "it runs")
+    wait_until(lambda: pg.sql("select 1 from pg_stat_activity where state = 'active' and query like '%pg_sleep(60)%' "
+                              "and pid <> pg_backend_pid()"), "it runs")
     wire.cancel(("127.0.0.1", p.port), clients[0].key)
     assert codes(clients[0].until()) == ["57014"]
     for _ in range(10):
