@@ -222,3 +222,35 @@ def test_r114_packets_get_lost(pooler, net):
     p = pooler(V4, "load_balance_hosts=random", server_lifetime=1, server_connect_timeout=100, query_wait_timeout=60)
     with clients_that_never_fail(p, "db", "select 1") as count:
         wait_until(lambda: count() > 150, "transactions are done")
+
+
+# ---------------------------------------------------------------------------------------------- clients
+
+@pytest.mark.parametrize("state", ["idle", "in a transaction", "in a long query", "with data to be sent"])
+def test_r133_client_whose_cable_is_pulled(pooler, net, three, state):
+    """Nothing says that it is gone. Keepalive or TCP_USER_TIMEOUT find it, its transaction ends, its place is free."""
+    p = pooler([V4[1]], default_pool_size=1, max_client_conn=4, tcp_keepidle=1, tcp_keepintvl=1, tcp_keepcnt=2,
+               tcp_user_timeout=2000)
+    sock = net.socket()
+    sock.bind((V4[0], 0))
+
+    def mine():
+        return [r for r in p.show("CLIENTS") if r["addr"] == V4[0]]
+    with wire.Wire(p.port, sock=sock, rcvbuf=4096) as c, p.login(database="db") as other:
+        c.login(database="db")
+        c.query("create table if not exists pulled (a int)")
+        if state == "in a transaction":
+            c.query("begin")
+            c.query("insert into pulled values (1)")
+        elif state == "in a long query":
+            c.send(wire.query("select pg_sleep(600)"))
+            wait_until(lambda: three[1].sql("select 1 from pg_stat_activity where query like 'select pg_sleep%' "
+                                            "and state = 'active'"), "it runs")
+        elif state == "with data to be sent":
+            c.send(wire.query("select repeat('x', 100000) from generate_series(1, 1000)"))
+            c.recv()
+        assert mine()
+        net.swallow(V4[0])
+        wait_until(lambda: not mine(), "it is found to be gone")
+        # There is one server only: its place is free, and nothing of the transaction is left.
+        assert other.value("select count(*) from pulled") == "0"

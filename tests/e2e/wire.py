@@ -124,9 +124,10 @@ TERMINATE = msg("X")
 
 
 class Wire:
-    def __init__(self, port, host="127.0.0.1", unix=None, timeout=30, rcvbuf=None):
+    def __init__(self, port, host="127.0.0.1", unix=None, timeout=30, rcvbuf=None, sock=None):
+        """sock: not yet connected."""
         self.address = unix or (host, port)
-        self.sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        self.sock = sock or socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
         if rcvbuf:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         self.sock.settimeout(timeout)
