@@ -72,5 +72,23 @@ TEST(Histogram, SumsOfPartsAreTheWhole) {
   EXPECT_LT(a.count(), copy.count());  // a copy, not the same
 }
 
+TEST(Histogram, WhatWasRecordedSince) {
+  Histogram h;
+  for (Usec v : {3, 900, 70'000}) h.record(v);
+  const Histogram before = h;
+  EXPECT_EQ(h.since(before).count(), 0u);
+  EXPECT_EQ(h.since(before).max(), 0);
+  EXPECT_EQ(h.since(before).quantile(0.5), 0);
+  for (int i = 0; i < 10; ++i) h.record(500);
+  const Histogram later = h.since(before);
+  EXPECT_EQ(later.count(), 10u);
+  EXPECT_EQ(later.sum(), 5000);
+  EXPECT_GE(later.quantile(0.5), 500);
+  EXPECT_LE(later.quantile(0.99), 500 * 9 / 8);
+  EXPECT_LE(later.max(), 500 * 9 / 8);  // the 70'000 was before
+  EXPECT_EQ(h.since(Histogram()).max(), 70'000);
+  EXPECT_EQ(h.since(Histogram()).count(), 13u);
+}
+
 }  // namespace
 }  // namespace pgf

@@ -243,6 +243,8 @@ constexpr Row kRows[] = {
      "what /metrics wants as `Authorization: Bearer TOKEN`; empty = nothing"},
     {"metrics_max_pools", Int{&S::metrics_max_pools, {1, 100'000}}, "200", boot, yes,
      "how many pools, databases, users and hosts have metrics of their own; the rest is summed"},
+    {"web_page", Flag{&S::web_page}, "0", boot, yes,
+     "a page at / of metrics_listen that shows in a browser what goes on; its data want metrics_token"},
     {"budget", Enum<Budget>{&S::budget}, "process", boot, yes,
      "whose the limits are: process = each process has them for itself; fleet = all processes together, by fleet_file "
      "or fleet_size"},

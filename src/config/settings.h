@@ -67,7 +67,7 @@ struct Settings {
   IoEngine io_engine;
   Placement placement;
   std::string metrics_listen, metrics_token;
-  std::int64_t metrics_max_pools;
+  std::int64_t metrics_max_pools, web_page;
   Budget budget;
   std::int64_t fleet_size;
   std::string fleet_file;

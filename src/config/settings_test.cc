@@ -39,7 +39,7 @@ TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
       own_setting_keys(),
       testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
                            "max_prepared_statement_memory", "watchdog_abort", "watchdog_report", "metrics_listen",
-                           "metrics_token", "metrics_max_pools", "budget", "fleet_size", "fleet_file"));
+                           "metrics_token", "metrics_max_pools", "web_page", "budget", "fleet_size", "fleet_file"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
@@ -183,6 +183,7 @@ TEST(Settings, BootOnlyKeys) {
                                               "metrics_listen",
                                               "metrics_token",
                                               "metrics_max_pools",
+                                              "web_page",
                                               "budget",
                                               "fleet_file"}));
 }

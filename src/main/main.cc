@@ -175,7 +175,8 @@ int run(const Options& options) {
     if (!plan.listeners_are_lent) listeners.stop();
     return fatal(metrics.error());
   }
-  if (!metrics->empty()) log(LogLevel::log, "metrics on http://{}/metrics", s.metrics_listen);
+  if (!metrics->empty())
+    log(LogLevel::log, "metrics on http://{}/metrics{}", s.metrics_listen, s.web_page ? ", the web page on /" : "");
 
   if (std::string error = write_pidfile(s.pidfile); !error.empty()) {
     if (!plan.listeners_are_lent) listeners.stop();
@@ -198,7 +199,10 @@ int run(const Options& options) {
         },
         notify_manager);
     std::optional<web::Server> web;
-    if (!metrics->empty()) web.emplace(*std::move(metrics), worker::pages(fleet), log);
+    if (!metrics->empty()) {
+      worker::Pages pages = worker::pages(fleet);
+      web.emplace(*std::move(metrics), std::move(pages.handler), std::move(pages.refresh), log);
+    }
     notify_manager("READY=1");
     status = control.run(signal_fd);
     web.reset();

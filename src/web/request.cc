@@ -83,6 +83,7 @@ std::variant<Unfinished, Refused, Request> parse(std::string_view bytes) {
     std::string_view name = field.substr(0, colon), value = trimmed(field.substr(colon + 1));
     if (same(name, "authorization")) request.authorization = value;
     if (same(name, "accept")) request.accept = value;
+    if (same(name, "host")) request.host = value;
     if (same(name, "transfer-encoding") || (same(name, "content-length") && value != "0"))
       return Refused{400, "no body is taken here"};
   }

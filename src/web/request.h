@@ -16,6 +16,7 @@ struct Request {
   std::string query;               // as sent, without the '?'
   std::string authorization = {};  // value of the header
   std::string accept = {};
+  std::string host = {};
 };
 
 struct Refused {  // the answer's status and what is wrong

@@ -20,6 +20,11 @@ TEST(Request, WhatAClientAsks) {
             "GET /a b||Bearer t");
 }
 
+TEST(Request, ItsHost) {
+  EXPECT_EQ(std::get<Request>(parse("GET / HTTP/1.1\r\nhost: a:1 \r\n\r\n")).host, "a:1");
+  EXPECT_EQ(std::get<Request>(parse("GET / HTTP/1.0\r\n\r\n")).host, "");
+}
+
 TEST(Request, EveryCutIsUnfinished) {
   const std::string whole = "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
   for (std::size_t n = 0; n < whole.size(); ++n) EXPECT_EQ(shown(whole.substr(0, n)), "unfinished") << n;

@@ -18,6 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kRequestTime = std::chrono::seconds(10);  // from accept to the whole head
 constexpr auto kAnswerTime = std::chrono::seconds(30);   // to make and to send the answer
+constexpr auto kFeedTime = std::chrono::seconds(5);      // to take what a stream has sent
+constexpr auto kRefreshTime = std::chrono::seconds(1);   // between what streams send
+constexpr int kStreamBuffer = 32 * 1024;                 // of the kernel: who reads too slowly shall be found out
 
 std::string_view reason_phrase(int status) {
   switch (status) {
@@ -31,6 +34,8 @@ std::string_view reason_phrase(int status) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 421:
+      return "Misdirected Request";
     case 431:
       return "Request Header Fields Too Large";
     case 503:
@@ -48,6 +53,7 @@ std::string_view reason_phrase(int status) {
 struct Server::Inbox {
   std::mutex mutex;
   std::vector<std::pair<std::uint64_t, Make>> answers;
+  std::vector<Renew> renewed;
   bool ended = false;
   int fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 
@@ -66,13 +72,15 @@ struct Server::Connection {
   std::optional<std::string> out = {};  // the answer, once it is there
   std::size_t sent = 0;
   bool asked = false, head_only = false, done = false;
+  std::function<std::string()> next = {};  // of a stream
 
   ~Connection() { ::close(fd); }
 };
 
-Server::Server(std::vector<int> listeners, Handler handler, Log& log)
+Server::Server(std::vector<int> listeners, Handler handler, Refresh refresh, Log& log)
     : listeners_(std::move(listeners)),
       handler_(std::move(handler)),
+      refresh_(std::move(refresh)),
       log_(log),
       inbox_(std::make_shared<Inbox>()),
       thread_([this] { run(); }) {}
@@ -93,19 +101,29 @@ void Server::run() {
     fds.clear();
     fds.push_back({inbox_->fd, POLLIN, 0});
     for (int fd : listeners_) fds.push_back({fd, POLLIN, 0});
-    for (const auto& c : connections_)
-      fds.push_back({c->fd, static_cast<short>(c->out ? POLLOUT : c->asked ? 0 : POLLIN), 0});
-    ::poll(fds.data(), fds.size(), connections_.empty() ? -1 : 1000);
+    for (const auto& c : connections_) {
+      const int wants_in = c->next || !c->asked ? POLLIN : 0;
+      fds.push_back({c->fd, static_cast<short>((c->out ? POLLOUT : 0) | wants_in), 0});
+    }
+    ::poll(fds.data(), fds.size(), connections_.empty() ? -1 : wait_);
 
     if (fds[0].revents) {
       std::uint64_t count;
       [[maybe_unused]] ssize_t n = ::read(inbox_->fd, &count, sizeof count);
     }
     std::vector<std::pair<std::uint64_t, Make>> answers;
+    std::vector<Renew> renewed;
     {
       std::lock_guard lock(inbox_->mutex);
       if (inbox_->ended) break;
       answers.swap(inbox_->answers);
+      renewed.swap(inbox_->renewed);
+    }
+    for (const Renew& renew : renewed) {
+      refreshing_ = false;
+      renew();
+      for (const auto& c : connections_)
+        if (c->next && !c->done) feed(*c);
     }
     for (auto& [id, make] : answers) {
       auto it = std::ranges::find(connections_, id, [](const auto& c) { return c->id; });
@@ -118,12 +136,13 @@ void Server::run() {
       const short events = fds[first + i].revents;
       if (events & (POLLERR | POLLHUP | POLLNVAL)) c.done = true;
       if (!c.done && (events & POLLIN)) on_readable(c);
-      if (!c.done && (events & POLLOUT)) on_writable(c);
+      if (!c.done && c.out && (events & POLLOUT)) on_writable(c);
     }
     for (std::size_t i = 0; i < listeners_.size(); ++i)
       if (fds[1 + i].revents) accept_all(listeners_[i]);
     const auto now = Clock::now();
     std::erase_if(connections_, [&](const auto& c) { return c->done || now > c->deadline; });
+    refresh_if_due();
   }
   connections_.clear();
 }
@@ -157,6 +176,7 @@ void Server::on_readable(Connection& c) {
     c.done = true;
     return;
   }
+  if (c.next) return;  // it has nothing more to say; that it leaves is what we wait for
   c.in.append(buffer, static_cast<std::size_t>(n));
   auto parsed = parse(c.in);
   if (std::holds_alternative<Unfinished>(parsed)) return;
@@ -176,15 +196,55 @@ void Server::on_readable(Connection& c) {
 }
 
 void Server::send(Connection& c, Response response) {
-  if (c.out) return;
+  if (c.out || c.next) return;
+  if (response.next && std::ranges::count_if(connections_, [](const auto& o) { return bool(o->next); }) >= kMaxStreams)
+    response = {.status = 503, .body = "too many viewers\n"};
   c.out = fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n"
-      "X-Content-Type-Options: nosniff\r\n{}{}\r\n",
-      response.status, reason_phrase(response.status), response.type, response.body.size(),
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}Connection: close\r\nCache-Control: no-store\r\n"
+      "X-Content-Type-Options: nosniff\r\n{}{}{}\r\n",
+      response.status, reason_phrase(response.status), response.type,
+      response.next ? "" : fmt::format("Content-Length: {}\r\n", response.body.size()),
       response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
-      response.status == 405 ? "Allow: GET, HEAD\r\n" : "");
-  if (!c.head_only) *c.out += response.body;
+      response.status == 405 ? "Allow: GET, HEAD\r\n" : "", response.headers);
+  if (!c.head_only) {
+    *c.out += response.body;
+    c.next = std::move(response.next);
+  }
+  if (!c.next) return on_writable(c);
+  ::setsockopt(c.fd, SOL_SOCKET, SO_SNDBUF, &kStreamBuffer, sizeof kStreamBuffer);
+  c.deadline = Clock::now() + kFeedTime;
+  *c.out += c.next();
   on_writable(c);
+}
+
+// Who has not taken the last one misses this one, until his time is over.
+void Server::feed(Connection& c) {
+  if (c.out) return;
+  std::string more = c.next();
+  if (more.empty()) return;
+  c.out = std::move(more);
+  c.sent = 0;
+  c.deadline = Clock::now() + kFeedTime;
+  on_writable(c);
+}
+
+void Server::refresh_if_due() {
+  const bool streams = std::ranges::any_of(connections_, [](const auto& c) { return bool(c->next); });
+  const auto now = Clock::now();
+  if (streams && !refreshing_ && now >= next_refresh_) {
+    refreshing_ = true;
+    next_refresh_ = std::max(next_refresh_ + kRefreshTime, now + kRefreshTime / 2);  // in step, if it can be
+    refresh_([inbox = inbox_](Renew renew) {
+      {
+        std::lock_guard lock(inbox->mutex);
+        inbox->renewed.push_back(std::move(renew));
+      }
+      inbox->wake();
+    });
+  }
+  wait_ = 1000;
+  if (streams && !refreshing_)
+    wait_ = static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(next_refresh_ - now).count());
 }
 
 void Server::on_writable(Connection& c) {
@@ -194,6 +254,11 @@ void Server::on_writable(Connection& c) {
     if (n < 0 && errno == EAGAIN) return;
     if (n < 0) break;
     c.sent += static_cast<std::size_t>(n);
+  }
+  if (c.next && c.sent == c.out->size()) {
+    c.out.reset();
+    c.deadline = Clock::time_point::max();
+    return;
   }
   // Closing with unread bytes would reset the connection, and the answer with it.
   ::shutdown(c.fd, SHUT_WR);

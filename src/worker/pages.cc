@@ -1,10 +1,15 @@
 #include "worker/pages.h"
 
-#include <map>
+#include <sys/time.h>
 
+#include <cstdlib>
+
+#include "config/value.h"
 #include "crypto/crypto.h"
 #include "net/engine.h"
+#include "observe/glance.h"
 #include "observe/metrics.h"
+#include "web/page.h"
 
 namespace pgf::worker {
 namespace {
@@ -15,7 +20,10 @@ using web::Response;
 struct Site {  // what the pages need; used in the web server's thread only
   Fleet& fleet;
   const std::string token;
+  const std::string host;  // of metrics_listen
+  const bool has_page;
   observe::Foremost foremost;
+  observe::Glance glance = {};
 };
 
 Response metrics(Site& site, const Request& request, const observe::Fleet& report) {
@@ -48,6 +56,59 @@ Response ready(Site& site, const Request&, const observe::Fleet& report) {
   return {.body = "ok\n"};
 }
 
+// ---- the web page ----
+
+// Without a token nothing but the address protects the data. A page from elsewhere whose name has been made to mean our
+// address (DNS rebinding) would be let in by the browser, so names are not ours unless we were given one.
+bool is_our_name(const Site& site, std::string_view host) {
+  if (host.empty() || host.starts_with('[')) return true;
+  host = host.substr(0, host.find(':'));
+  return host == "localhost" || host == site.host || host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
+observe::Choice choice_of(std::string_view query) {
+  using Order = observe::Choice::Order;
+  constexpr std::pair<std::string_view, Order> kOrders[] = {
+      {"waiting", Order::waiting}, {"servers", Order::servers}, {"rate", Order::rate}, {"name", Order::name}};
+  observe::Choice choice;
+  const std::string order = web::query_value(query, "order").value_or("");
+  for (const auto& [word, which] : kOrders)
+    if (word == order) choice.order = which;
+  choice.from = std::strtoull(web::query_value(query, "from").value_or("").c_str(), nullptr, 10) /
+                observe::Glance::kRows * observe::Glance::kRows;
+  choice.find = web::query_value(query, "find").value_or("");
+  choice.database = web::query_value(query, "database").value_or("");
+  choice.user = web::query_value(query, "user").value_or("");
+  return choice;
+}
+
+Response the_page() {
+  return {.type = "text/html; charset=utf-8",
+          .body = std::string(web::kPage.html),
+          .headers = fmt::format("Content-Security-Policy: {}\r\nReferrer-Policy: no-referrer\r\n"
+                                 "X-Frame-Options: DENY\r\n",
+                                 web::kPage.policy)};
+}
+
+// Server-sent events: a report each second.
+Response events(const std::shared_ptr<Site>& site, const Request& request) {
+  return {.type = "text/event-stream",
+          .next = [site, choice = choice_of(request.query), settings = std::uint64_t{0}]() mutable -> std::string {
+            if (!site->glance.is_fresh(net::monotonic_now())) return "";
+            return fmt::format("data: {}\n\n", site->glance.json(choice, settings));
+          }};
+}
+
+void refresh(const std::shared_ptr<Site>& site, std::function<void(web::Renew)> done) {
+  site->fleet.to_control(
+      ReportWanted{observe::Glance::kParts, [site, done](std::shared_ptr<const observe::Fleet> report) {
+                     timeval tv;
+                     gettimeofday(&tv, nullptr);
+                     const Usec now = net::monotonic_now(), wall = static_cast<Usec>(tv.tv_sec) * kSecond + tv.tv_usec;
+                     done([site, report, now, wall] { site->glance.update(report, now, wall); });
+                   }});
+}
+
 struct Page {
   std::string_view path;
   unsigned parts;  // of observe::Gather
@@ -65,11 +126,12 @@ bool may(const Request& request, const std::string& token) {
 
 }  // namespace
 
-web::Handler pages(Fleet& fleet) {
+Pages pages(Fleet& fleet) {
   const config::Settings& s = fleet.config->settings;
-  auto site =
-      std::make_shared<Site>(fleet, s.metrics_token, observe::Foremost(static_cast<std::size_t>(s.metrics_max_pools)));
-  return [site](const Request& request, web::Answer answer) {
+  auto endpoint = config::parse_endpoint(s.metrics_listen);
+  auto site = std::make_shared<Site>(fleet, s.metrics_token, endpoint ? endpoint->host : "", s.web_page != 0,
+                                     observe::Foremost(static_cast<std::size_t>(s.metrics_max_pools)));
+  web::Handler handler = [site](const Request& request, web::Answer answer) {
     for (const Page& page : kPages) {
       if (request.path != page.path) continue;
       if (page.secret && !may(request, site->token))
@@ -79,8 +141,19 @@ web::Handler pages(Fleet& fleet) {
                          answer([site, &page, request, report] { return page.make(*site, request, *report); });
                        }});
     }
-    answer([] { return Response{.status = 404, .body = "here are /metrics, /livez and /readyz\n"}; });
+    if (site->has_page && request.path == "/") return answer(the_page);
+    if (site->has_page && request.path == "/events") {
+      if (!may(request, site->token))
+        return answer([] { return Response{.status = 401, .body = "metrics_token is wanted\n"}; });
+      if (site->token.empty() && !is_our_name(*site, request.host))
+        return answer([] { return Response{.status = 421, .body = "by this name only with a metrics_token\n"}; });
+      return answer([site, request] { return events(site, request); });
+    }
+    const std::string_view here = site->has_page ? "here are /, /events, /metrics, /livez and /readyz\n"
+                                                 : "here are /metrics, /livez and /readyz\n";
+    answer([here] { return Response{.status = 404, .body = std::string(here)}; });
   };
+  return {std::move(handler), [site](auto done) { refresh(site, std::move(done)); }};
 }
 
 }  // namespace pgf::worker

@@ -6,6 +6,10 @@
 namespace pgf::worker {
 
 // `fleet` must outlive the server that asks. The control thread makes the answers.
-web::Handler pages(Fleet& fleet);
+struct Pages {
+  web::Handler handler;
+  web::Refresh refresh;
+};
+Pages pages(Fleet& fleet);
 
 }  // namespace pgf::worker
