@@ -63,6 +63,8 @@ void listeners(const Config& c, Findings& f) {
     if (!metrics->host.starts_with("127.") && metrics->host != "::1" && metrics->host != "localhost")
       f.warnings.push_back("metrics_listen: names of databases and users can be read there without a metrics_token");
   }
+  if (s.web_page && s.metrics_listen.empty())
+    f.warnings.push_back("web_page: it has no address to be served on: metrics_listen is empty");
   if (!any) f.errors.push_back("nowhere to listen on: listen_addr and unix_socket_dir are both empty");
 }
 

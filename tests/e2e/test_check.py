@@ -85,6 +85,11 @@ def test_bad_hba_line(ini, tmp_path):
     assert status == 1 and "a line of the hba or ident file is unusable" in said and re.search(r"hba.*2", said)
 
 
+def test_a_page_without_an_address(ini):
+    assert "warning: web_page: it has no address" in check(ini(web_page=1))[1]
+    assert "web_page: it has" not in check(ini(web_page=1, metrics_listen="127.0.0.1:9127"))[1]
+
+
 @pytest.mark.parametrize("settings, text", [
     ({}, "the limits are this process's own"),
     ({"budget": "fleet", "fleet_file": "{dir}/fleet"}, "the limits are for all processes together that use {dir}/fleet"),
@@ -107,7 +112,7 @@ def test_missing_ini(tmp_path):
 
 
 def test_warnings_and_differences(ini):
-    status, said = check(ini(auth_type="trust", admin_users="", workers=2, users="", metrics_listen="*:9127"))
+    status, said = check(ini(auth_type="trust", admin_users="", workers=2, users="", metrics_listen="*:9127", web_page=1))
     assert status == 0
     for text in ("warning: auth_type = trust: nobody has to prove who he is", "warning: nobody can log in",
                  "warning: admin_users is empty", "warning: metrics_listen: names of databases and users can be read", "differs from PgBouncer: PgBouncer does not know the key workers"):

@@ -154,8 +154,8 @@ function tiles(r: Report): Tile[] {
       more: t.cl_waiting ? `the first for ${duration(t.maxwait)}` : "nobody waits" },
     { key: "sv_active", title: "Active servers", value: count(t.sv_active), raw: t.sv_active, more: `${count(t.sv_idle)} idle${t.sv_login ? `, ${count(t.sv_login)} logging in` : ""}` },
     { key: "queries", title: "Queries per second", value: rate(t.queries), raw: t.queries ?? 0, more: `${rate(t.transactions)} transactions` },
-    { key: "wait", title: "Wait, 99 %", value: duration(wait?.p99), raw: wait?.p99 ?? 0, more: `p50 ${duration(wait?.p50)}, last minute` },
-    { key: "query", title: "Query time, 99 %", value: duration(q?.p99), raw: q?.p99 ?? 0, more: `p50 ${duration(q?.p50)}, last minute` },
+    { key: "wait", title: "Wait p99, 1 min", value: duration(wait?.p99), raw: wait?.p99 ?? 0, more: `p50 ${duration(wait?.p50)}` },
+    { key: "query", title: "Query p99, 1 min", value: duration(q?.p99), raw: q?.p99 ?? 0, more: `p50 ${duration(q?.p50)}` },
     { key: "traffic", title: "From clients", value: bytes(t.received), raw: t.received ?? 0, more: `${bytes(t.sent)} to them` },
   ];
 }
