@@ -1,5 +1,6 @@
 """web_page: the page at / of metrics_listen, its stream of events, and both in a real browser."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -42,17 +43,16 @@ def get(p, path, method="GET", **headers):
 class Events:
     """A viewer of /events."""
     def __init__(self, p, token=None, rcvbuf=None, **choice):
-        self.c = http.client.HTTPConnection("127.0.0.1", p.web, timeout=60)
+        self.sock = socket.socket()
         if rcvbuf:
-            self.c.sock = socket.socket()
-            self.c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-            self.c.sock.connect(("127.0.0.1", p.web))
-        self.sock = None
-        self.c.connect() if not rcvbuf else None
-        self.sock = self.c.sock
-        self.c.request("GET", "/events?" + urllib.parse.urlencode(choice),
-                       headers={"Authorization": f"Bearer {token}"} if token else {})
-        self.r = self.c.getresponse()
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        self.sock.settimeout(60)
+        self.sock.connect(("127.0.0.1", p.web))
+        c = http.client.HTTPConnection("127.0.0.1", p.web)
+        c.sock = self.sock
+        c.request("GET", "/events?" + urllib.parse.urlencode(choice),
+                  headers={"Authorization": f"Bearer {token}"} if token else {})
+        self.r = c.getresponse()
         self.status = self.r.status
 
     def next(self):
@@ -71,9 +71,11 @@ class Events:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
         self.r.close()
         self.sock.close()
-        self.c.close()
 
 
 def pool_of(report, database="p0", user="alice"):
@@ -259,7 +261,7 @@ def test_at_most_so_many_viewers(serving):
     assert all(v.status == 200 for v in viewers)
     assert get(p, "/events")[::2] == (503, "too many viewers\n")
     assert get(p, "/metrics")[0] == 200
-    viewers.pop().__exit__()
+    viewers.pop().close()
 
     def one_more():
         v = Events(p)
@@ -269,7 +271,7 @@ def test_at_most_so_many_viewers(serving):
     wait_until(one_more)
     for v in viewers:
         assert v.next()["state"] == "running"
-        v.__exit__()
+        v.close()
 
 
 @pytest.mark.one_engine
@@ -281,13 +283,16 @@ def test_slow_viewers_are_dropped(serving):
             c.start("bob", f"{i:02}" * 20)
     slow = Events(p, rcvbuf=4096)
     with Events(p) as v:
-        def cut():
+        ours, its = (f":{port:04X} " for port in (p.web, slow.sock.getsockname()[1]))
+
+        def established():
             v.next()
-            return f":{slow.sock.getsockname()[1]} " not in subprocess.run(
-                ["ss", "-Htn", "state", "established", f"sport = :{p.web}"], capture_output=True, text=True).stdout
-        wait_until(cut)
+            return any(ours in a and its in b and state == "01" for a, b, state in
+                       ((f[1] + " ", f[2] + " ", f[3]) for f in map(str.split, open("/proc/net/tcp").readlines())))
+        assert established()
+        wait_until(lambda: not established())
         v.next()
-    slow.__exit__()
+    slow.close()
 
 
 @pytest.mark.one_engine
@@ -332,36 +337,6 @@ def finding(report, database="p0", user="alice"):
     return next((f["reason"] for f in report["findings"] if (f.get("database"), f.get("user")) == (database, user)), None)
 
 
-def test_a_pool_that_is_too_small(serving):
-    p = serving(default_pool_size=1)
-    with p.login() as holder, p.login() as waiter, Events(p) as v:
-        holder.query("begin")
-        waiter.send(wire.query("select 1"))
-        reason = finding(v.until(finding))
-        assert reason == "the pool is too small: its only server is busy (pool_size = 1)", reason
-        holder.query("commit")
-        waiter.until()
-        v.until(lambda r: not finding(r))
-
-
-def test_a_greedy_user(serving):
-    p = serving(default_pool_size=5)
-    p.databases["p0"] += " max_db_connections=3"
-    p.write_ini()
-    p.admin("RELOAD")
-    with p.login() as waiter, Events(p) as v:
-        greedy = [p.login(user="bob") for _ in range(3)]
-        for c in greedy:
-            c.query("begin")
-        waiter.send(wire.query("select 1"))
-        reason = finding(v.until(finding))
-        assert reason == "max_db_connections = 3 is used up, user bob holds 3 of them", reason
-        for c in greedy:
-            c.query("commit")
-            c.close()
-        waiter.until()
-
-
 def slow_relay(port, to, delay):
     """A server whose answers come late. Returns what ends it."""
     listener = socket.socket()
@@ -393,29 +368,78 @@ def slow_relay(port, to, delay):
     return lambda: (listener.shutdown(socket.SHUT_RDWR), listener.close())
 
 
-def test_a_slow_host(serving, pg):
+class Load:
+    """Some clients that work, on a pool that is too small for them."""
+    def __init__(self, p, n=6, sql="select pg_sleep(0.02)", **who):
+        self.p, self.sql, self.who = p, sql, who
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=self.work) for _ in range(n)]
+
+    def work(self):
+        with self.p.login(**self.who) as c:
+            while not self.stop.is_set():
+                c.value(self.sql)
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        for t in self.threads:
+            t.join()
+
+
+@contextlib.contextmanager
+def too_small(serving, pg):
+    p = serving(default_pool_size=1)
+    with p.login() as holder, p.login() as waiter:
+        holder.query("begin")
+        waiter.send(wire.query("select 1"))
+        yield p, "p0", "the pool is too small: its only server is busy (pool_size = 1)"
+        holder.query("commit")
+        waiter.until()
+
+
+@contextlib.contextmanager
+def greedy_user(serving, pg):
+    p = serving(default_pool_size=5)
+    p.databases["p0"] += " max_db_connections=3"
+    p.write_ini()
+    p.admin("RELOAD")
+    with p.login() as waiter:
+        greedy = [p.login(user="bob") for _ in range(3)]
+        for c in greedy:
+            c.query("begin")
+        waiter.send(wire.query("select 1"))
+        yield p, "p0", "max_db_connections = 3 is used up, user bob holds 3 of them"
+        for c in greedy:
+            c.query("commit")
+            c.close()
+        waiter.until()
+
+
+@contextlib.contextmanager
+def slow_host(serving, pg):
     port = free_port()
     end = slow_relay(port, pg.port, 0.3)
     p = serving(databases={"both": f"host=127.0.0.1,127.0.0.1 port={pg.port},{port} dbname=p0 load_balance_hosts=random"},
                 default_pool_size=6)
-    stop = threading.Event()
+    with Load(p, 12, "select 1", database="both"):
+        yield p, "both", f"host 127.0.0.1:{port} is slow"
+    end()
 
-    def load():
-        with p.login(database="both") as c:
-            while not stop.is_set():
-                c.value("select 1")
-    threads = [threading.Thread(target=load) for _ in range(12)]
-    for t in threads:
-        t.start()
-    try:
-        with Events(p) as v:
-            got = v.until(lambda r: "is slow" in (finding(r, "both") or ""))
-            assert f"host 127.0.0.1:{port} is slow" in finding(got, "both")
-    finally:
-        stop.set()
-        for t in threads:
-            t.join()
-        end()
+
+STAGES = [too_small, greedy_user, slow_host]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_why_a_pool_starves(serving, pg, stage):
+    with stage(serving, pg) as (p, database, reason), Events(p) as v:
+        v.until(lambda r: reason in (finding(r, database) or ""))
+    with Events(p) as v:
+        v.until(lambda r: not finding(r, database))
 
 
 # --------------------------------------------------------------------------------------------------------- in a browser
@@ -474,29 +498,6 @@ def browser():
     b.proc.wait(60)
 
 
-class Load:
-    """Some clients that work, on a pool that is too small for them."""
-    def __init__(self, p, n=6, sql="select pg_sleep(0.02)", **who):
-        self.p, self.sql, self.who = p, sql, who
-        self.stop = threading.Event()
-        self.threads = [threading.Thread(target=self.work) for _ in range(n)]
-
-    def work(self):
-        with self.p.login(**self.who) as c:
-            while not self.stop.is_set():
-                c.value(self.sql)
-
-    def __enter__(self):
-        for t in self.threads:
-            t.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        for t in self.threads:
-            t.join()
-
-
 CELLS = """Object.fromEntries([...document.querySelectorAll('#pool-table tbody tr')].map(tr => [tr.dataset.key,
     Object.fromEntries([...tr.children].map(td => [td.dataset.col, td.dataset.value]))]))"""
 ROW = """[...document.querySelectorAll('#pool-table tbody tr')].find(tr => tr.dataset.key == '["p0","alice"]')"""
@@ -543,20 +544,18 @@ def test_in_a_browser(serving, browser, scheme, width, height):
 
 
 @browsing
-def test_who_starves_is_said_in_the_page(serving, browser):
-    p = serving(default_pool_size=1)
-    with p.login() as holder, p.login() as waiter:
-        holder.query("begin")
-        waiter.send(wire.query("select 1"))
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_page_says_who_starves_and_why(serving, pg, browser, stage):
+    with stage(serving, pg) as (p, database, reason):
         browser.page(p)
-        browser.until("document.querySelector('.findings .bad')?.innerText.includes('the pool is too small')")
-        assert browser.until("document.title.startsWith('(1 wait)')")
-        browser("click", at=".findings button")
-        browser.until("document.getElementById('charts-of').innerText == 'p0 / alice'")
-        browser.shot("starving")
-        holder.query("commit")
-        waiter.until()
-        browser.until("document.querySelector('.findings .good')")
+        browser.until(f"document.getElementById('findings').innerText.includes({json.dumps(reason)})")
+        browser.until("/^\\(\\d+ wait\\)/.test(document.title)")
+        browser.until("document.querySelector('#findings button')")
+        browser("click", at="#findings button")
+        browser.until(f"document.getElementById('charts-of').innerText == '{database} / alice'")
+        browser.js("scrollTo(0, 0)")
+        browser.shot(f"starves-{stage.__name__}", full=False)
+    browser.until("!document.title.includes('wait')")
     browser.clean(p)
 
 
