@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/json.h"
+
 namespace pgf {
 namespace {
 
@@ -62,7 +64,7 @@ int connect_syslog() {
 // Date and zone as text, made anew once a second: localtime_r takes a lock of the C library and reads the zone rules.
 struct Stamp {
   time_t second = -1;
-  char date[64] = "", zone[16] = "", syslog[32] = "";
+  char date[64] = "", zone[16] = "", syslog[32] = "", iso[32] = "", offset[16] = "";
 };
 
 const Stamp& stamp(time_t second) {
@@ -73,9 +75,56 @@ const Stamp& stamp(time_t second) {
     strftime(s.date, sizeof s.date, "%Y-%m-%d %H:%M:%S", &local);
     strftime(s.zone, sizeof s.zone, "%Z", &local);
     strftime(s.syslog, sizeof s.syslog, "%b %e %H:%M:%S", &local);
+    strftime(s.iso, sizeof s.iso, "%Y-%m-%dT%H:%M:%S", &local);
+    strftime(s.offset, sizeof s.offset, "%z", &local);  // +hhmm; RFC 3339 wants +hh:mm
+    if (std::string_view(s.offset).size() == 5) {
+      s.offset[5] = s.offset[4];
+      s.offset[4] = s.offset[3];
+      s.offset[3] = ':';
+    }
     s.second = second;
   }
   return s;
+}
+
+// A line in PgBouncer's format without what comes before its message.
+std::string plain_line(std::string_view prefix, std::string_view message) {
+  std::string line;
+  line.reserve(prefix.size() + message.size() + 1);
+  for (std::string_view part : {prefix, message})
+    for (char c : part) {
+      if (c == '\n')
+        line += "\n\t";
+      else if ((c >= 0 && c < ' ' && c != '\t') || c == 0x7f)
+        line += fmt::format("\\x{:02x}", c);
+      else
+        line += c;
+    }
+  line += '\n';
+  return line;
+}
+
+// ... in JSON, likewise; json_head() begins the object.
+std::string json_line(std::string_view message, std::span<const LogField> fields) {
+  std::string line = "\"message\":";
+  append_json(line, message);
+  for (const LogField& field : fields) {
+    line += ',';
+    append_json(line, field.name);
+    line += ':';
+    if (const auto* text = std::get_if<std::string_view>(&field.value))
+      append_json(line, *text);
+    else
+      line += std::to_string(std::get<std::int64_t>(field.value));
+  }
+  line += "}\n";
+  return line;
+}
+
+std::string json_head(const timeval& now, LogLevel level) {
+  const Stamp& at = stamp(now.tv_sec);
+  return fmt::format("{{\"time\":\"{}.{:03}{}\",\"level\":\"{}\",\"pid\":{},", at.iso, now.tv_usec / 1000, at.offset,
+                     kNames[static_cast<std::size_t>(level)], getpid());
 }
 
 }  // namespace
@@ -98,44 +147,43 @@ std::string Log::open(const LogTarget& target) {
   if (syslog_fd_ >= 0) ::close(syslog_fd_);
   syslog_fd_ = target.to_syslog ? connect_syslog() : -1;
   max_level_.store(static_cast<int>(LogLevel::log) + std::min(target.verbose, 2), std::memory_order_relaxed);
+  json_.store(target.json, std::memory_order_relaxed);
   return {};
 }
 
-void Log::write(LogLevel level, std::string_view message) {
-  std::string line;
-  line.reserve(message.size() + 1);
-  for (char c : message) {
-    if (c == '\n')
-      line += "\n\t";
-    else if ((c >= 0 && c < ' ' && c != '\t') || c == 0x7f)
-      line += fmt::format("\\x{:02x}", c);
-    else
-      line += c;
-  }
-  line += '\n';
+void Log::write(LogLevel level, std::string_view message, std::string_view prefix, std::span<const LogField> fields) {
+  const bool json = json_.load(std::memory_order_relaxed);  // one look: no line is half of each
+  const std::string line = json ? json_line(message, fields) : plain_line(prefix, message);
 
   timeval now;
   gettimeofday(&now, nullptr);
   std::lock_guard lock(mutex_);
-  if (fd_ >= 0) put(fd_, file_losses_, now, level, line);
-  if (target_.to_stderr) put(STDERR_FILENO, stderr_losses_, now, level, line);
+  if (fd_ >= 0) put(fd_, file_losses_, now, level, line, json);
+  if (target_.to_stderr) put(STDERR_FILENO, stderr_losses_, now, level, line, json);
   if (target_.to_syslog && level <= LogLevel::log)
-    send_syslog(fmt::format(
-        "<{}>{} {}[{}]: {}", facility(target_.syslog_facility) | kPriorities[static_cast<int>(level)],
-        stamp(now.tv_sec).syslog, target_.syslog_ident, getpid(), std::string_view(line).substr(0, line.size() - 1)));
+    send_syslog(
+        fmt::format("<{}>{} {}[{}]: {}{}", facility(target_.syslog_facility) | kPriorities[static_cast<int>(level)],
+                    stamp(now.tv_sec).syslog, target_.syslog_ident, getpid(),
+                    json ? json_head(now, level) : std::string(), std::string_view(line).substr(0, line.size() - 1)));
 }
 
-void Log::put(int fd, Losses& losses, const timeval& now, LogLevel level, std::string_view line) {
+void Log::put(int fd, Losses& losses, const timeval& now, LogLevel level, std::string_view line, bool json) {
   const Stamp& at = stamp(now.tv_sec);
   auto head = [&](LogLevel l) {
-    if (fd == STDERR_FILENO && target_.journal) return fmt::format("<{}>", kPriorities[static_cast<int>(l)]);
+    const bool journal = fd == STDERR_FILENO && target_.journal;
+    const std::string priority = journal ? fmt::format("<{}>", kPriorities[static_cast<int>(l)]) : std::string();
+    if (json) return priority + json_head(now, l);
+    if (journal) return priority;
     return fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(),
                        kNames[static_cast<std::size_t>(l)]);
   };
   std::string text;
-  if (losses.lines > 0)
-    text = fmt::format("{}{}{} lines of the log were lost\n", losses.torn ? "\n" : "", head(LogLevel::warning),
-                       losses.lines);
+  if (losses.lines > 0) {
+    const std::string said = fmt::format("{} lines of the log were lost", losses.lines);
+    text = losses.torn ? "\n" : "";
+    text += head(LogLevel::warning);
+    text += json ? json_line(said, {}) : plain_line({}, said);
+  }
   const std::size_t note = text.size();
   text += head(level);
   text += line;

@@ -245,5 +245,63 @@ TEST_F(LogTest, ThreadsWriteWholeLines) {
   EXPECT_EQ(seen.size(), static_cast<std::size_t>(kThreads * kLines));
 }
 
+// ---- log_format = json ----
+
+TEST_F(LogTest, Json) {
+  LogTarget t = target();
+  t.json = true;
+  ASSERT_EQ(log.open(t), "");
+  const LogField fields[] = {{"client", 17}, {"database", "p\"0"}};
+  log.write(LogLevel::log, "he said \"no\"\nand left\xff", "C-0x1: ", fields);
+  const std::string pid = std::to_string(getpid());
+  EXPECT_THAT(text(), MatchesRegex("\\{\"time\":\"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}"
+                                   "[+-][0-9]{2}:[0-9]{2}\",\"level\":\"LOG\",\"pid\":" +
+                                   pid + ",\"message\":\".*\"\\}\n"));
+  EXPECT_THAT(text(), ::testing::EndsWith(R"("message":"he said \"no\"\nand left)"
+                                          "\ufffd"
+                                          R"(","client":17,"database":"p\"0"})"
+                                          "\n"));
+}
+
+TEST_F(LogTest, PrefixIsForThePlainFormatAndFieldsAreForJson) {
+  const LogField fields[] = {{"client", -1}};
+  ASSERT_EQ(log.open(target()), "");
+  log.write(LogLevel::log, "text", "C-0x1: a\x1b ", fields);
+  EXPECT_THAT(text(), ::testing::EndsWith(" LOG C-0x1: a\\x1b text\n"));
+  LogTarget t = target();
+  t.json = true;
+  ASSERT_EQ(log.open(t), "");  // RELOAD and SET change it
+  log.write(LogLevel::warning, "text", "C-0x1: ", fields);
+  ASSERT_EQ(lines().size(), 2u);
+  EXPECT_THAT(lines()[1], HasSubstr("\"level\":\"WARNING\""));
+  EXPECT_THAT(lines()[1], ::testing::EndsWith(R"("message":"text","client":-1})"));
+}
+
+TEST_F(LogTest, LostLinesAreJsonToo) {
+  if (access("/dev/full", W_OK)) GTEST_SKIP() << "no /dev/full";
+  LogTarget full;
+  full.file = "/dev/full";
+  full.to_stderr = false;
+  full.json = true;
+  ASSERT_EQ(log.open(full), "");
+  for (int i = 0; i < 3; ++i) log(LogLevel::log, "lost");
+  LogTarget t = target();
+  t.json = true;
+  ASSERT_EQ(log.open(t), "");
+  log(LogLevel::log, "back");
+  ASSERT_EQ(lines().size(), 2u);
+  EXPECT_THAT(lines()[0], ::testing::EndsWith(R"("message":"3 lines of the log were lost"})"));
+  EXPECT_THAT(lines()[0], StartsWith("{"));
+}
+
+TEST_F(LogTest, TheJournalGetsItsPriority) {
+  LogTarget t = target();
+  t.to_stderr = t.journal = t.json = true;
+  ASSERT_EQ(log.open(t), "");
+  testing::internal::CaptureStderr();
+  log(LogLevel::warning, "both");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "<4>" + text());
+}
+
 }  // namespace
 }  // namespace pgf

@@ -54,6 +54,8 @@ inline constexpr std::array<Word<Placement>, 4> kPlacements{{{"adaptive", Placem
                                                              {"kernel", Placement::kernel},
                                                              {"shuffle", Placement::shuffle}}};
 inline constexpr std::array<Word<Budget>, 2> kBudgets{{{"process", Budget::process}, {"fleet", Budget::fleet}}};
+inline constexpr std::array<Word<LogFormat>, 2> kLogFormats{
+    {{"pgbouncer", LogFormat::pgbouncer}, {"json", LogFormat::json}}};
 
 constexpr std::span<const Word<PoolMode>> words(PoolMode) { return kPoolModes; }
 constexpr std::span<const Word<AuthType>> words(AuthType) { return kAuthTypes; }
@@ -64,6 +66,7 @@ constexpr std::span<const Word<TargetSession>> words(TargetSession) { return kTa
 constexpr std::span<const Word<IoEngine>> words(IoEngine) { return kIoEngines; }
 constexpr std::span<const Word<Placement>> words(Placement) { return kPlacements; }
 constexpr std::span<const Word<Budget>> words(Budget) { return kBudgets; }
+constexpr std::span<const Word<LogFormat>> words(LogFormat) { return kLogFormats; }
 
 template <class E>
 std::optional<E> parse_keyword(std::string_view text) {

@@ -56,7 +56,7 @@ struct Enum {
   E Settings::*member;
 };
 using Field = std::variant<Int, Flag, AutoInt, Time, Text, Listen, Secret, Enum<PoolMode>, Enum<AuthType>,
-                           Enum<SslMode>, Enum<IoEngine>, Enum<Placement>, Enum<Budget>>;
+                           Enum<SslMode>, Enum<IoEngine>, Enum<Placement>, Enum<Budget>, Enum<LogFormat>>;
 
 enum class Apply { live, boot };  // boot: RELOAD and SET accept a new value and ignore it
 enum class Effect { yes, none };  // none: accepted, but this version does nothing with it yet
@@ -252,6 +252,13 @@ constexpr Row kRows[] = {
      "budget = fleet on several machines: so many processes, each has its part of every limit"},
     {"fleet_file", Text{&S::fleet_file}, "", boot, yes,
      "budget = fleet on one machine: file in which the processes count together; made at need"},
+    {"log_format", Enum<LogFormat>{&S::log_format}, "pgbouncer", live, yes,
+     "what a line of the log looks like; json = an object with stable names"},
+    {"log_slow_wait", Time{&S::log_slow_wait}, "0", live, yes,
+     "log clients that have waited this long for a server; 0 = off"},
+    {"log_slow_login", Time{&S::log_slow_login}, "0", live, yes, "log logins that take this long; 0 = off"},
+    {"log_slow_transaction", Time{&S::log_slow_transaction}, "0", live, yes,
+     "log transactions that take this long; 0 = off"},
 };
 
 const Row* find(std::string_view key) {

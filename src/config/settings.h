@@ -20,6 +20,7 @@ enum class TargetSession { any, read_write, read_only, primary, standby, prefer_
 enum class IoEngine { auto_, io_uring, epoll };
 enum class Placement { adaptive, spread, kernel, shuffle };
 enum class Budget { process, fleet };
+enum class LogFormat { pgbouncer, json };
 
 // Member name = key name. Durations are Usec whatever the unit in the file; int64 for int and uint; bool for 0/1 flags
 // is not used: PgBouncer's flags are ints and show as such. A NULL default of PgBouncer is std::nullopt-like: the
@@ -71,6 +72,8 @@ struct Settings {
   Budget budget;
   std::int64_t fleet_size;
   std::string fleet_file;
+  LogFormat log_format;
+  Usec log_slow_wait, log_slow_login, log_slow_transaction;
 };
 
 // Everything below is driven by the rows of settings.cc.

@@ -39,7 +39,8 @@ TEST(Settings, HasPgBouncersHundredKeysAndOurs) {
       own_setting_keys(),
       testing::ElementsAre("workers", "io_engine", "placement", "max_client_prepared_statements",
                            "max_prepared_statement_memory", "watchdog_abort", "watchdog_report", "metrics_listen",
-                           "metrics_token", "metrics_max_pools", "web_page", "budget", "fleet_size", "fleet_file"));
+                           "metrics_token", "metrics_max_pools", "web_page", "budget", "fleet_size", "fleet_file",
+                           "log_format", "log_slow_wait", "log_slow_login", "log_slow_transaction"));
   EXPECT_FALSE(is_known("service_name"));
   EXPECT_FALSE(is_known("Admin_users"));
   EXPECT_FALSE(is_known(""));
@@ -81,8 +82,8 @@ TEST(Settings, EveryRowHasItsOwnMember) {
     SCOPED_TRACE(row.key);
     Settings s = defaults();
     bool changed = false;
-    for (const char* value :
-         {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel", "h:1", "fleet"}) {
+    for (const char* value : {"3", "99", "some_text", "verify-full", "statement", "trust", "epoll", "require", "kernel",
+                              "h:1", "fleet", "json"}) {
       if (!set(s, row.key, value) || shown(s, row.key).value == row.value) continue;
       changed = true;
       break;

@@ -47,6 +47,7 @@ LogTarget log_target(const config::Settings& s, const Options& options) {
   t.to_syslog = s.syslog != 0;
   t.syslog_ident = s.syslog_ident;
   t.syslog_facility = s.syslog_facility;
+  t.json = s.log_format == config::LogFormat::json;
   t.verbose = s.verbose > 0 ? static_cast<int>(s.verbose) : options.verbose;
   return t;
 }

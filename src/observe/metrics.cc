@@ -311,6 +311,10 @@ void write_workers(Page& page, const std::vector<WorkerRow>& workers) {
   each("pgflotilla_worker_system_calls", "counter", "system calls of its loop", &WorkerRow::syscalls);
   each("pgflotilla_worker_servers_in", "counter", "servers that came from other workers", &WorkerRow::servers_in);
   each("pgflotilla_worker_servers_out", "counter", "servers that went to other workers", &WorkerRow::servers_out);
+  each("pgflotilla_worker_logins_refused", "counter", "clients refused before they were logged in",
+       &WorkerRow::logins_refused);
+  each("pgflotilla_worker_stalls", "counter", "times that it did not come back to its loop for watchdog_report",
+       &WorkerRow::stalls);
   auto moves = [&](std::string_view name, std::string_view help, MoveCounts WorkerRow::*value) {
     page.family(name, "counter", help);
     for (std::size_t i = 0; i < workers.size(); ++i)

@@ -66,7 +66,9 @@ struct WorkerRow {  // SHOW WORKERS
   std::uint64_t servers_in = 0, servers_out = 0;  // moved
   std::string why;                                // the last move that the control thread asked for; empty = none
   CancelCounts cancels{};                         // that were settled here
-  session::Latencies latencies = {};              // of all pools
+  std::uint64_t logins_refused = 0;
+  std::uint64_t stalls = 0;           // how often the watchdog found it blocked; from the control thread
+  session::Latencies latencies = {};  // of all pools
 };
 
 struct DatabaseRow {  // SHOW DATABASES; made by the control thread

@@ -110,6 +110,7 @@ void Client::start_lookup(const std::string& auth_user) {
     return fatal(say::auth_database_disabled.sqlstate, fmt::format("authentication database \"{}\" is disabled", name));
   note_auto_database(*entry, shared.database);
   phase_ = Phase::lookup;
+  login_->asked = env_->now();
   pool = &env_->pool(shared);
   pool->take(*this);
 }
@@ -117,6 +118,7 @@ void Client::start_lookup(const std::string& auth_user) {
 void Client::looked_up() {
   pool = nullptr;
   auto reply = std::move(login_->lookup);
+  login_->lookup_time = env_->now() - login_->asked;
   if (!reply->found()) {
     if (env_->settings().log_connections) log(LogLevel::log, fmt::format("login failed: db={}", login_->database));
     return fatal(say::no_such_user);

@@ -193,6 +193,7 @@ void Client::fatal_waiting(const Say& say) {
 
 void Client::fatal(std::string_view sqlstate, std::string_view text, std::string_view detail) {
   if (phase_ == Phase::dead) return;
+  if (login_) ++env_->refused_logins;
   std::string out;
   wire::error(out, "FATAL", sqlstate, text, detail);
   // Not in the middle of a message that is being relayed: the client could not read it anyway.
@@ -206,6 +207,7 @@ void Client::fatal(std::string_view sqlstate, std::string_view text, std::string
 // The one way out of every phase.
 void Client::finish() {
   if (phase_ == Phase::dead) return;
+  note_unfinished();
   if (pool) {
     if (queued())
       pool->leave_queue(*this);
@@ -275,7 +277,7 @@ std::string Client::peer_text() const {
   return peer ? net::format_address(*peer) : "?";
 }
 
-void Client::log(LogLevel level, std::string_view text) const {
+void Client::log(LogLevel level, std::string_view text, std::span<const LogField> more) const {
   if (!env_->log.enabled(level)) return;
   std::string_view db = login_     ? std::string_view(login_->shown_database())
                         : database ? std::string_view(database->name)
@@ -283,7 +285,13 @@ void Client::log(LogLevel level, std::string_view text) const {
   std::string_view who = login_ ? std::string_view(login_->user) : user ? std::string_view(user->name) : "(nouser)";
   if (db.empty()) db = "(nodb)";
   if (who.empty()) who = "(nouser)";
-  env_->log(level, "C-{}: {}/{}@{} {}", fmt::ptr(this), db, who, peer_text(), text);
+  const std::string peer = peer_text();
+  std::vector<LogField> fields{{"worker", env_->worker}, {"client", static_cast<std::int64_t>(id)}};
+  if (db != "(nodb)") fields.push_back({"database", db});
+  if (who != "(nouser)") fields.push_back({"user", who});
+  if (peer != "?") fields.push_back({"address", peer});
+  fields.insert(fields.end(), more.begin(), more.end());
+  env_->log.write(level, text, fmt::format("C-{}: {}/{}@{} ", fmt::ptr(this), db, who, peer), fields);
 }
 
 void Client::on_query_wait_notify() {

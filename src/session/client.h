@@ -81,7 +81,7 @@ class Client final : public net::StreamOwner, public ListNode {
   void disconnect(std::string_view reason);
   void fatal(const Say& say, std::string_view text = {});
   void fatal(std::string_view sqlstate, std::string_view text, std::string_view detail = {});
-  void fatal_waiting(const Say& say);  // with what is wrong with the servers, if none can be had
+  void fatal_waiting(const Say& say);          // with what is wrong with the servers, if none can be had
   void cancel_in_queue();                      // a CancelRequest for a queued client
   bool owns(const wire::SentKey& key) const;   // compared in constant time
   const std::string& startup_options() const;  // of a replication client that attaches: as it gave them
@@ -102,9 +102,10 @@ class Client final : public net::StreamOwner, public ListNode {
   int unix_pid() const;  // of a client on the Unix socket, else 0
   const wire::ParamSet& params() const { return params_; }
   std::size_t statements() const { return statements_ ? statements_->size() : 0; }
-  void log(LogLevel level, std::string_view text) const;
+  void log(LogLevel level, std::string_view text, std::span<const LogField> more = {}) const;
   void set_phase(Phase phase) { phase_ = phase; }  // by Pool, together with list membership
   void on_query_wait_notify();
+  void note_wait(Usec waited);  // for a server; client_slow.cc
 
   Phase phase() const { return phase_; }
   Env& env() { return *env_; }
@@ -195,6 +196,13 @@ class Client final : public net::StreamOwner, public ListNode {
   void begin_request();
   void hold_back();
 
+  // client_slow.cc: what took longer than its setting allows gets a line
+  void note_login();
+  void note_unfinished();  // the client goes: what it waited for, logged in to or was in the middle of
+  void tell_wait(Usec waited, bool in_vain);
+  void tell_login(Usec took, bool failed);
+  void tell_transaction(Usec took, bool broken_off);
+
   // console in client_console.cc
   std::size_t consume_console(Bytes bytes);
 
@@ -211,6 +219,7 @@ class Client final : public net::StreamOwner, public ListNode {
   std::int8_t move_to_ = -1;     // the worker that the stream is being detached for
   std::uint32_t body_left_ = 0;  // of a message whose head has been dealt with
   Usec query_start_ = 0, xact_start_ = 0;
+  Usec xact_waited_ = 0, xact_asking_ = 0;  // of this transaction: for a server, and from requests to answers
   std::unique_ptr<std::string> held_;
   std::unique_ptr<Login> login_;
   std::unique_ptr<wire::ClientStatements> statements_;

@@ -80,6 +80,7 @@ bool Client::is_judged_elsewhere() const {
 void Client::ask_judge(std::string_view password) {
   bool pam = login_->method == config::AuthType::pam;
   login_->password = password;
+  login_->asked = env_->now();
   phase_ = Phase::judgement;
   using Method = auth::ExternalRequest::Method;
   if (env_->judge(*this,
@@ -90,6 +91,7 @@ void Client::ask_judge(std::string_view password) {
 
 void Client::judged(const std::string& reason) {
   if (phase_ != Phase::judgement) return;
+  login_->judge_time = env_->now() - login_->asked;
   if (!reason.empty()) {
     log(LogLevel::warning, reason);
     return auth_failed(login_->method == config::AuthType::pam ? say::bad_pam : say::bad_ldap);

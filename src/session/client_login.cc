@@ -391,7 +391,8 @@ void Client::enter_pool() {
   pool = &env_->pool(env_->shared.directory.pool(login_->database, server_user));
   if (!user) (user = &env_->shared.directory.user(login_->user))->clients.take(0);
   ++pool->counters.logins;
-  pool->latencies.login.record(env_->now() - connect_time);
+  login_->authenticated = env_->now();
+  pool->latencies.login.record(login_->authenticated - connect_time);
   if (env_->settings().application_name_add_host) {
     int index = env_->shared.names.find("application_name");
     std::string given = params_.get(index) ? *params_.get(index) : "app";
@@ -430,6 +431,7 @@ void Client::welcome(std::string_view untracked, Phase then) {
   wire::ready_for_query(out, 'I');
   stream->send(as_bytes(out));
   log(LogLevel::debug, "logged in");
+  note_login();
   login_.reset();
   phase_ = then;
 }

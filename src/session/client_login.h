@@ -24,6 +24,8 @@ struct Client::Login {
   bool genuine_scram_secret = false;  // stored as a SCRAM secret: its keys may be passed through
   std::vector<std::string> pq_options;
   std::uint16_t minor = 0;
+  // How long its parts took, for log_slow_login; `asked` is when auth_query, PAM or LDAP was asked.
+  Usec asked = 0, lookup_time = 0, judge_time = 0, authenticated = 0;
   std::string options;  // of a replication client: for its server, as they are
   // For mock logins the log does not show which database was asked for.
   std::string_view shown_database() const { return database_known ? std::string_view(database) : std::string_view(); }

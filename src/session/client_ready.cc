@@ -41,6 +41,7 @@ void Client::begin_request() {
   ++pool->counters.queries;
   if (xact_start_) return;
   xact_start_ = query_start_;
+  xact_waited_ = xact_asking_ = 0;
   ++pool->counters.xacts;
 }
 
@@ -210,12 +211,16 @@ void Client::ready_for_query(char status, bool all_answered) {
     pool->counters.query_time += static_cast<std::uint64_t>(now - query_start_);
     pool->latencies.query.record(now - query_start_);
     if (server && server->times()) server->times()->query.record(now - query_start_);
+    xact_asking_ += now - query_start_;
   }
   query_start_ = 0;
   if (status == 'I') {
     if (xact_start_) {
       pool->counters.xact_time += static_cast<std::uint64_t>(now - xact_start_);
       pool->latencies.xact.record(now - xact_start_);
+      const Usec limit = env_->settings().log_slow_transaction;
+      if (limit > 0 && now - xact_start_ >= limit) [[unlikely]]
+        tell_transaction(now - xact_start_, false);
     }
     xact_start_ = 0;
   }
@@ -531,6 +536,7 @@ void Client::cancel_in_queue() {
   if (!answered) return;
   held_->erase(0, at);
   if (phase_ == Phase::waiting) {
+    note_unfinished();
     pool->leave_queue(*this);
     pool->clients.push_back(this);
     phase_ = Phase::idle;

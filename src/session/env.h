@@ -21,6 +21,7 @@
 #include "pool/hosts.h"
 #include "pool/shared.h"
 #include "session/latencies.h"
+#include "session/slow_lines.h"
 #include "session/tls_setup.h"
 #include "wire/cancel_key.h"
 #include "wire/params.h"
@@ -161,6 +162,8 @@ class Env {
   bool freezing = false;  // SUSPEND: nothing is read any more, what is queued goes out
   List<Pool> queues;      // pools in which clients of this worker wait; empty if there is no other worker
   std::string scratch;    // for messages being built; cleared by its user
+  SlowLines slow_lines;
+  std::uint64_t refused_logins = 0;
 
   // Objects live until the end of the turn in which they were buried, so that no caller up the stack loses them.
   virtual void bury(Client* client) = 0;

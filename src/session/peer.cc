@@ -159,7 +159,8 @@ void PeerLink::log(LogLevel level, std::string_view text) const {
   const config::Peer* peer = pool_.entry();
   std::string where = address_.length && !address_.is_unix() ? net::format_address(address_)
                                                              : fmt::format("{}:{}", peer ? peer->host : "", port());
-  env().log(level, "S-{}: peer-{}@{} {}", fmt::ptr(this), peer_name(pool_.id), where, text);
+  const LogField fields[] = {{"worker", env().worker}, {"peer", pool_.id}, {"address", where}};
+  env().log.write(level, text, fmt::format("S-{}: peer-{}@{} ", fmt::ptr(this), peer_name(pool_.id), where), fields);
 }
 
 // ---- a peer ----

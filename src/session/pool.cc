@@ -265,6 +265,7 @@ void Pool::promise(Server& server, Client& client) {
     if (!lookup) clients.push_back(&client);
     waited = env.now() - client.queued_at;
     counters.wait_time += static_cast<std::uint64_t>(waited);
+    client.note_wait(waited);
   }
   latencies.wait.record(waited);
   if (lookup) {

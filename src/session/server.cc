@@ -251,8 +251,13 @@ int Server::backend_pid() const {
 
 void Server::log(LogLevel level, std::string_view text) const {
   if (!env().log.enabled(level)) return;
-  env().log(level, "S-{}: {}/{}@{} {}", fmt::ptr(this), pool->shared.database.name, pool->server_user(), peer_text(),
-            text);
+  const std::string &db = pool->shared.database.name, &who = pool->server_user(), peer = peer_text();
+  const LogField fields[] = {{"worker", env().worker},
+                             {"server", static_cast<std::int64_t>(id)},
+                             {"database", db},
+                             {"user", who},
+                             {"address", peer}};
+  env().log.write(level, text, fmt::format("S-{}: {}/{}@{} ", fmt::ptr(this), db, who, peer), fields);
 }
 
 }  // namespace pgf::session

@@ -91,7 +91,10 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
     for (auto& s : view.stats) s.period = s.total;
     view.period = net::monotonic_now() - period_start_ + kSecond;
   }
-  for (observe::WorkerRow& w : view.workers) w.why = placement_.why(w.worker);
+  for (observe::WorkerRow& w : view.workers) {
+    w.why = placement_.why(w.worker);
+    w.stalls = watchdog_.stalls(w.worker);
+  }
   if (parts & (observe::kDatabases | observe::kLists)) fill_databases(view);
   if (parts & (observe::kUsers | observe::kLists)) fill_users(view);
   if (parts & observe::kHosts) fill_hosts(view);

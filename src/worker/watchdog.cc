@@ -71,7 +71,10 @@ std::vector<std::string> frames_of(pthread_t thread) {
 }  // namespace
 
 Watchdog::Watchdog(Fleet& fleet, std::function<void(const std::string&)> notify)
-    : fleet_(fleet), notify_(std::move(notify)), seen_(static_cast<std::size_t>(fleet.shared.workers)) {
+    : fleet_(fleet),
+      notify_(std::move(notify)),
+      seen_(static_cast<std::size_t>(fleet.shared.workers)),
+      stalls_(seen_.size()) {
   void* warm[1];
   backtrace(warm, 1);  // loads what it needs, which a signal handler must not
   struct sigaction action {};
@@ -111,6 +114,7 @@ bool Watchdog::look(Usec now) {
 }
 
 void Watchdog::stuck(int worker, Seen& seen, Usec report_after) {
+  if (seen.report_at == 0) ++stalls_[static_cast<std::size_t>(worker)];
   Worker& w = fleet_.worker(worker);
   fleet_.log(LogLevel::error, "worker {} has not come back to its loop for {:.1f} s; its thread {} is in state {}",
              worker, static_cast<double>(seen.stuck) / kSecond, w.thread_id(), kernel_state(w.thread_id()));

@@ -20,6 +20,7 @@ class Watchdog {
   bool look(Usec now);
   // Hands the connections that wait at the sockets of stuck workers to others. To be called often while there are any.
   void accept_for_stuck();
+  std::uint64_t stalls(int worker) const { return stalls_[static_cast<std::size_t>(worker)]; }
 
  private:
   struct Seen {
@@ -33,6 +34,7 @@ class Watchdog {
   Fleet& fleet_;
   std::function<void(const std::string&)> notify_;
   std::vector<Seen> seen_;
+  std::vector<std::uint64_t> stalls_;  // since the start
   Usec last_ = 0, manager_patience_ = 0, told_ = 0;
 };
 

@@ -171,6 +171,11 @@ void Worker::look_at_clients(Usec now) {
 
 void Worker::tick(Usec now) {
   look_at_clients(now);
+  if (const std::uint64_t untold = slow_lines.untold(now)) {
+    const LogField fields[] = {{"event", "slow_untold"}, {"worker", worker}, {"count", std::int64_t(untold)}};
+    log.write(LogLevel::log, fmt::format("{} more slow waits, logins and transactions on worker {}", untold, worker),
+              {}, fields);
+  }
   if (worker == 0)  // a forced user's minimum is kept even before the first client
     for (const auto& [name, db] : config->databases)
       if (db.user && db.min_pool_size.value_or(static_cast<int>(settings().min_pool_size)) > 0)

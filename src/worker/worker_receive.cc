@@ -469,6 +469,7 @@ void Worker::finish(Gather& m, Gathered& answer) {
   w.servers_in = servers_in_;
   w.servers_out = servers_out_;
   w.cancels = cancels_;
+  w.logins_refused = refused_logins;
   fleet_.to_control(std::move(answer));
 }
 

@@ -378,6 +378,22 @@ def test_cancels_by_outcome(serving):
         wait_until(lambda: counts() == none | {"idle": 1, "queued": 1, "sent": 1, "unknown": 1, "console": 1})
 
 
+def test_refused_logins(serving):
+    p = serving(auth_type="plain", userlist={"alice": "pw"})
+    with p.login(password="pw") as c:
+        c.value("select 1")
+        assert total(scrape(p), "pgflotilla_worker_logins_refused_total") == 0
+        for user, database, password in (("alice", "p0", "wrong"), ("nobody", "p0", "pw"), ("alice", "nowhere", "pw")):
+            with p.wire() as other:
+                other.start(user, database)
+                assert other.authenticate(password)[-1].type == "E"
+        with p.wire() as other:  # who leaves by himself has not been refused
+            other.start("alice", "p0")
+            other.recv()
+    wait_until(lambda: value(scrape(p), "pgbouncer_used_clients") == 0, "they have left")
+    assert total(scrape(p), "pgflotilla_worker_logins_refused_total") == 3
+
+
 def test_servers_that_change_workers_take_their_host_along(serving):
     """One server, clients on two workers: every query is the address's, whoever's worker it was on."""
     p = serving(default_pool_size=1)

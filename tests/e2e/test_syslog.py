@@ -1,5 +1,6 @@
 """syslog, syslog_ident, syslog_facility: what arrives at /dev/log, a socket of the test's own in a namespace of its own."""
 import contextlib
+import json
 import re
 import shutil
 import socket
@@ -98,6 +99,17 @@ def test_syslog_gets_what_the_file_gets(logged):
         assert re.fullmatch(rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d pgbouncer\[{pid}\]: {re.escape(message)}", text), text
         assert (facility, severity) == (FACILITIES["daemon"], levels[level]), line
     assert {"ERROR", "WARNING", "LOG"} <= {line.split(" ", 1)[0] for line in file}
+
+
+def test_json(logged):
+    """The same objects as in the file, behind syslog's own head."""
+    p, d = logged(syslog=1, log_format="json")
+    p.login().close()
+    p.wait_log("client unexpected eof")
+    p.stop()
+    wait_until(lambda: len(d.got) >= len(p.log().splitlines()), "all has come")
+    sent = [json.loads(re.fullmatch(r"\w{3} [ \d]\d [\d:]{8} pgbouncer\[\d+\]: (\{.*\})", text)[1]) for _, _, text in d.got]
+    assert sent == [json.loads(line) for line in p.log().splitlines()] and len(sent) > 5
 
 
 @pytest.mark.parametrize("facility", FACILITIES)

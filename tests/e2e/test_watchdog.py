@@ -1,10 +1,12 @@
 """A worker that does not come back to its loop: catalogue 161. A library loaded before all others blocks one."""
+import re
 import signal
 import subprocess
+import urllib.request
 
 import pytest
 
-from conftest import SANITIZED, wait_until
+from conftest import SANITIZED, free_port, wait_until
 from test_lifecycle import Manager
 
 pytestmark = [pytest.mark.ours, pytest.mark.skipif(SANITIZED, reason="their libraries have to be the first")]
@@ -49,7 +51,8 @@ def blockable(make_pooler, shim):
 
 @pytest.mark.workers(3)
 def test_r161_one_stuck_worker(blockable):
-    p = blockable(watchdog_report="0.4", watchdog_abort=0)
+    port = free_port()
+    p = blockable(watchdog_report="0.4", watchdog_abort=0, metrics_listen=f"127.0.0.1:{port}")
     with p.login() as before:
         p.block.touch()
         with p.wire() as victim:
@@ -71,6 +74,9 @@ def test_r161_one_stuck_worker(blockable):
             with p.login() as c:
                 assert c.value("select 1") == "1"
     assert {r["database"] for r in p.show("POOLS")} >= {"p0"}, "the console reaches all workers"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        stalls = re.findall(r"^pgflotilla_worker_stalls_total\{.*\} (\d+)$", page.read().decode(), re.M)
+    assert len(stalls) == 3 and sum(map(int, stalls)) == p.log().count("is back in its loop after") > 0
 
 
 @pytest.mark.workers(2)
