@@ -3,10 +3,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "main/options.h"
 #include "main/process.h"
 #include "main/systemd.h"
+#include "top/top.h"
 #include "worker/control.h"
 #include "worker/fleet.h"
 #include "worker/pages.h"
@@ -222,7 +225,21 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace pgf
 
+static pgf::top::Outside outside() {
+  return {[](const char* name) {
+            const char* value = std::getenv(name);
+            return std::string(value ? value : "");
+          },
+          pgf::load,
+          [](const std::string& socket) {
+            struct stat file;
+            return stat(socket.c_str(), &file) == 0 && file.st_uid == geteuid();
+          },
+          pgf::net::user_name(geteuid()).value_or("")};
+}
+
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "top") return pgf::top::run(argc - 1, argv + 1, outside());
   auto options = pgf::parse_options(argc, argv);
   if (!options) return options.error();
   if (options->check) {

@@ -11,6 +11,7 @@ namespace pgf {
 
 static constexpr const char* kUsage =
     "Usage: pgflotilla [OPTION]... CONFIG.INI\n"
+    "       pgflotilla top [OPTION]... [CONNECTION STRING | CONFIG.INI]\n"
     "A PostgreSQL connection pooler for every core, with PgBouncer's configuration and console.\n"
     "\n"
     "  -d, --daemon         run in the background (needs pidfile)\n"
