@@ -143,14 +143,16 @@ TEST(Ledger, WhoReclaimsMayDieInItToo) {
 }
 
 // Processes take and give back as fast as they can and are killed wherever they are. The count of who is in is kept by
-// each for itself, raised after a take and lowered before a put: so it can only be too low.
+// each in its byte of one word, raised after a take and lowered before a put: so at any instant it can only be too low.
 TEST(Ledger, KilledAnywhere) {
   constexpr int kLimit = 5, kChildren = 4, kRounds = 60;
   Fleet f(kChildren + 1);
   ledger::Row& row = *f.ledgers[0]->row("x");
   struct Inside {
-    std::atomic<int> of[kChildren], most, operations;
+    std::atomic<std::uint64_t> of;
+    std::atomic<int> most, operations;
   };
+  auto shift = [](int n) { return static_cast<unsigned>(8 * n); };
   void* memory = ::mmap(nullptr, sizeof(Inside), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* inside = static_cast<Inside*>(memory);
   std::mt19937 random(7);
@@ -162,15 +164,15 @@ TEST(Ledger, KilledAnywhere) {
     std::mt19937 own(static_cast<unsigned>(::getpid()));
     for (;;) {
       if (own() % 2 ? mine.take(kLimit, true, 1) : false) {
-        ++inside->of[n];
+        const std::uint64_t one = std::uint64_t{1} << shift(n), now = inside->of.fetch_add(one) + one;
         int sum = 0;
-        for (auto& of : inside->of) sum += of;
+        for (int child = 0; child < kChildren; ++child) sum += static_cast<int>(now >> shift(child) & 0xff);
         int most = inside->most;
         while (sum > most && !inside->most.compare_exchange_weak(most, sum)) {
         }
         ++inside->operations;
-      } else if (inside->of[n] > 0) {
-        --inside->of[n];
+      } else if (inside->of >> shift(n) & 0xff) {
+        inside->of -= std::uint64_t{1} << shift(n);
         mine.put();
       }
     }
@@ -181,8 +183,8 @@ TEST(Ledger, KilledAnywhere) {
     while (inside->operations - before < 500) std::this_thread::yield();
     ::kill(children[n], SIGKILL);
     ::waitpid(children[n], nullptr, 0);
-    inside->of[n] = 0;             // its connections end …
-    f.ledgers[0]->reclaim(n + 1);  // … and then their places are free
+    inside->of &= ~(std::uint64_t{0xff} << shift(n));  // its connections end …
+    f.ledgers[0]->reclaim(n + 1);                      // … and then their places are free
     launch(n);
   }
   for (int n = 0; n < kChildren; ++n) {
