@@ -130,7 +130,7 @@ def main():
             # The checkout may lie where the test user cannot read.
             user = test_user()
             root = work / "tree"
-            for folder in ("tests", "etc"):
+            for folder in ("tests", "etc", "contrib"):
                 shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
             if exe.exists():
                 exe = Path(shutil.copy2(exe, root / "pgflotilla"))

@@ -65,9 +65,9 @@ def certs():
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pg_tls(pg, certs):
-    """The same PostgreSQL, with TLS on from here on."""
+    """The same PostgreSQL, with TLS on for this file's tests: connections that speak TLS cannot be taken over (-R)."""
     one, _ = certs
     pg.sql(f"alter system set ssl_cert_file = '{one.crt('pooler')}'")
     pg.sql(f"alter system set ssl_key_file = '{one.key('pooler')}'")
@@ -76,8 +76,10 @@ def pg_tls(pg, certs):
     pg.sql("select pg_reload_conf()")
     wait_until(lambda: pg.sql("show ssl")[0][0] == "on", "PostgreSQL speaks TLS")
     yield pg
-    pg.sql("alter system reset all")
+    for name in ("ssl", "ssl_cert_file", "ssl_key_file", "ssl_ca_file"):
+        pg.sql(f"alter system reset {name}")
     pg.sql("select pg_reload_conf()")
+    wait_until(lambda: pg.sql("show ssl")[0][0] == "off", "PostgreSQL speaks plainly again")
 
 
 @pytest.fixture
