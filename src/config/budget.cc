@@ -36,6 +36,7 @@ std::string check_budget(const Config& config) {
   };
   look("", "max_client_conn", s.max_client_conn);
   look("", "default_pool_size", s.default_pool_size);
+  look("", "reserve_pool_size", s.reserve_pool_size);
   look("", "max_db_connections", s.max_db_connections);
   look("", "max_user_connections", s.max_user_connections);
   look("", "max_db_client_connections", s.max_db_client_connections);
@@ -43,6 +44,7 @@ std::string check_budget(const Config& config) {
   auto database = [&](const Database& db) {
     const std::string where = fmt::format("[databases] {}: ", db.name);
     look(where, "pool_size", db.pool_size.value_or(0));
+    look(where, "reserve_pool_size", db.reserve_pool_size.value_or(0));
     look(where, "max_db_connections", db.max_db_connections.value_or(0));
     look(where, "max_db_client_connections", db.max_db_client_connections.value_or(0));
   };
@@ -51,6 +53,7 @@ std::string check_budget(const Config& config) {
   for (const auto& [name, user] : config.users) {
     const std::string where = fmt::format("[users] {}: ", name);
     look(where, "pool_size", user.pool_size.value_or(0));
+    look(where, "reserve_pool_size", user.reserve_pool_size.value_or(0));
     look(where, "max_user_connections", user.max_user_connections.value_or(0));
     look(where, "max_user_client_connections", user.max_user_client_connections.value_or(0));
   }

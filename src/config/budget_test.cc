@@ -45,12 +45,12 @@ TEST(Budget, WithoutNumbersWhatIsLeftOverIsNobodys) {
 TEST(Budget, EveryLimitIsDivided) {
   auto c = config_of(
       "[pgbouncer]\nbudget=fleet\nfleet_size=2\nmax_client_conn=101\nmax_db_client_connections=10\nmin_pool_size=4\n"
-      "reserve_pool_size=1\n[databases]\nd = pool_size=8 max_db_connections=20\n"
+      "reserve_pool_size=3\n[databases]\nd = pool_size=8 max_db_connections=20\n"
       "[users]\nu = max_user_connections=6 max_user_client_connections=12\n");
   const PoolPolicy p = resolve(*c, c->databases.at("d"), "u");
   EXPECT_EQ(p.pool_size, 4);
   EXPECT_EQ(p.min_pool_size, 2);
-  EXPECT_EQ(p.reserve_pool_size, 0);
+  EXPECT_EQ(p.reserve_pool_size, 1);
   EXPECT_EQ(p.max_db_connections, 10);
   EXPECT_EQ(p.max_user_connections, 3);
   const ClientPolicy cp = resolve_client(*c, c->databases.at("d"), "u");
@@ -78,6 +78,8 @@ TEST(Budget, WhatCannotBeIsRefused) {
             "budget = fleet: either fleet_file (one machine) or fleet_size (several), not both");
   EXPECT_EQ(error_of(fleet + "fleet_size=21\n"),
             "budget = fleet: default_pool_size = 20 cannot be divided among fleet_size = 21 processes");
+  EXPECT_EQ(error_of(fleet + "fleet_size=2\nreserve_pool_size=1\n"),
+            "budget = fleet: reserve_pool_size = 1 cannot be divided among fleet_size = 2 processes");
   EXPECT_EQ(error_of(fleet + "fleet_size=5\n[databases]\nd = pool_size=4\n"),
             "budget = fleet: [databases] d: pool_size = 4 cannot be divided among fleet_size = 5 processes");
   EXPECT_EQ(error_of(fleet + "fleet_size=5\n[users]\nu = max_user_connections=4\n"),

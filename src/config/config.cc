@@ -87,6 +87,14 @@ bool needs_new_servers(const Database& a, const Database& b) {
          a.require_auth != b.require_auth;
 }
 
+std::vector<std::pair<std::string, int>> hosts_of(const Database& db, const Settings& settings) {
+  if (db.hosts.empty()) return {{settings.unix_socket_dir, db.ports[0]}};
+  std::vector<std::pair<std::string, int>> all;
+  for (std::size_t i = 0; i < db.hosts.size(); ++i)
+    all.emplace_back(db.hosts[i], db.ports[db.ports.size() > i ? i : 0]);
+  return all;
+}
+
 std::vector<std::string> split_list(std::string_view list) {
   std::vector<std::string> tokens;
   std::string token;

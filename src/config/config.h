@@ -82,6 +82,8 @@ struct PoolPolicy {
   Usec query_timeout, idle_transaction_timeout, transaction_timeout;
   Usec server_lifetime, connect_timeout;
 };
+// Each host of an entry with its port; of one without hosts, the Unix socket's folder.
+std::vector<std::pair<std::string, int>> hosts_of(const Database& db, const Settings& settings);
 PoolPolicy resolve(const Config& config, const Database& db, const std::string& server_user);
 
 // The same for a client: limits that follow the login user instead of the server user.

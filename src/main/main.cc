@@ -201,7 +201,7 @@ int run(const Options& options) {
         [&](const config::Settings& now) {
           if (std::string error = log.open(log_target(now, options)); !error.empty()) log(LogLevel::error, "{}", error);
         },
-        notify_manager);
+        notify_manager, manager_patience());
     std::optional<web::Server> web;
     if (!metrics->empty()) {
       worker::Pages pages = worker::pages(fleet);

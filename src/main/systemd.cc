@@ -4,6 +4,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -18,6 +19,11 @@ std::vector<int> activation_sockets() {
 }
 
 void notify_manager(const std::string& state) { sd_notify(0, state.c_str()); }
+
+Usec manager_patience() {
+  std::uint64_t patience = 0;  // microseconds
+  return sd_watchdog_enabled(0, &patience) > 0 ? static_cast<Usec>(patience) : 0;
+}
 
 bool stderr_is_journal() {
   const char* stream = std::getenv("JOURNAL_STREAM");

@@ -5,8 +5,8 @@
 // It speaks completions: the loop gives a stream's owner the bytes that arrived, the owner queues what to send, and all
 // sends of a turn are performed together at its end, one at a time per stream.
 #include <sys/socket.h>
-#include <atomic>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,7 @@
 #include "observe/exposition.h"
 
+#include "base/utf8.h"
+
 namespace pgf::observe {
 namespace {
 
@@ -7,7 +9,8 @@ constexpr int kFirstBucket = 6, kLastBucket = 26;  // 64 µs to 67 s, a power of
 
 void append_escaped(std::string& out, std::string_view text) {
   while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
+    std::uint32_t code;
+    const std::size_t length = utf8_character(text, code);
     if (!length)
       out += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(text[0]));
     else if (text[0] == '\n')
@@ -21,23 +24,6 @@ void append_escaped(std::string& out, std::string_view text) {
 }
 
 }  // namespace
-
-std::size_t utf8_length(std::string_view text) {
-  const auto c = static_cast<unsigned char>(text[0]);
-  const std::size_t length = c < 0x80                ? 1
-                             : c >= 0xc2 && c < 0xe0 ? 2
-                             : c >= 0xe0 && c < 0xf0 ? 3
-                             : c >= 0xf0 && c < 0xf5 ? 4
-                                                     : 0;
-  if (!length || length > text.size()) return 0;
-  for (std::size_t k = 1; k < length; ++k)
-    if ((text[k] & 0xc0) != 0x80) return 0;
-  const auto second = length > 1 ? static_cast<unsigned char>(text[1]) : 0;  // too long, surrogates, beyond the end
-  if ((c == 0xe0 && second < 0xa0) || (c == 0xed && second > 0x9f) || (c == 0xf0 && second < 0x90) ||
-      (c == 0xf4 && second > 0x8f))
-    return 0;
-  return length;
-}
 
 std::string labels(Labels pairs) {
   std::string out;

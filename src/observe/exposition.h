@@ -15,9 +15,6 @@ enum class Exposition { prometheus, openmetrics };  // text 0.0.4, OpenMetrics 1
 
 inline double seconds(std::uint64_t usec) { return static_cast<double>(usec) / 1e6; }
 
-// How many bytes the UTF-8 sequence at the beginning of `text`, which is not empty, has; 0: there is none.
-std::size_t utf8_length(std::string_view text);
-
 // `a="1",b="2"`, escaped. Bytes that are no UTF-8 become `\xNN`: one of them would make the whole page unreadable.
 using Labels = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 std::string labels(Labels pairs);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "observe/exposition.h"
+#include "base/utf8.h"
 
 namespace pgf::observe {
 
@@ -11,7 +11,8 @@ Json& Json::value(std::string_view text) {
   comma();
   out_ += '"';
   while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
+    std::uint32_t code;
+    const std::size_t length = utf8_character(text, code);
     const auto c = static_cast<unsigned char>(text[0]);
     if (!length)
       out_ += fmt::format("\\\\x{:02x}", c);

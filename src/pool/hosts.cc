@@ -298,9 +298,9 @@ void Hosts::keep(const config::Config& config) {
     const auto& [database, host, port] = key;
     auto entry = config::find_database(config, database);
     bool listed = false;
-    if (entry && entry->hosts.empty()) listed = host == config.settings.unix_socket_dir && port == entry->ports[0];
-    for (std::size_t i = 0; entry && i < entry->hosts.size(); ++i)
-      listed |= entry->hosts[i] == host && entry->ports[entry->ports.size() > i ? i : 0] == port;
+    if (entry)
+      for (const auto& [its_host, its_port] : config::hosts_of(*entry, config.settings))
+        listed |= its_host == host && its_port == port;
     place->left.store(!listed, std::memory_order_relaxed);
   }
 }

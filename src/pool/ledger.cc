@@ -223,14 +223,18 @@ Row* Ledger::row(std::string_view name) {
   return nullptr;
 }
 
+// More places than a process can have under all its limits together: such counts are garbage, and not counted down.
+static constexpr int kMostPlaces = 1 << 22;
+
 void Ledger::reclaim(int member) {
   const std::uint32_t theirs = std::uint32_t{1} << member;
   std::uint32_t wake = 0;
+  int left = kMostPlaces;
   for (std::size_t i = 0; i < ledger::kRows; ++i) {
     if (table_.keys[i].load(std::memory_order_relaxed) == 0) continue;
     Row& r = table_.table[i];
     bool freed = false;
-    for (;;) {
+    for (; left > 0; --left) {
       const ledger::Begun begun = ledger::begin(r, member, false, 0);
       if (!begun.done) break;
       ledger::note(r, begun.total);

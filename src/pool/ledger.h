@@ -1,7 +1,8 @@
 #pragma once
 // One budget for several processes of one machine (docs/decisions/0010-one-budget-for-several-processes.md): a table in
 // memory that they all map, one row per limit. Whoever dies at whatever instruction leaves it consistent, and nobody
-// ever waits for anybody: there is no lock. Only opening and closing of connections comes here.
+// ever waits for anybody: there is no lock. It is changed when connections are opened and closed, and looked at a few
+// times a second.
 //
 // Nothing here does I/O or reads a clock: the memory, the time and the way to wake others are handed in
 // (worker/ledger_file.h, worker/keeper.h).

@@ -433,6 +433,18 @@ TEST(Ledger, Garbage) {
   }
 }
 
+TEST(Ledger, GarbageIsNotCountedDown) {
+  std::mt19937_64 random(4);
+  Fleet f(2);
+  for (auto& key : f.table->keys) key = 7;
+  for (ledger::Row& row : f.table->table) {  // millions of places in each
+    row.held[1] = random() | std::uint64_t{1} << 63;
+    row.total = random() & ~std::uint64_t{0x3f};
+  }
+  f.ledgers[0]->reclaim(1);
+  for (ledger::Row& row : f.table->table) EXPECT_EQ(ledger::held(row, 1), 0);
+}
+
 TEST(Ledger, WithoutItsFileEachHasItsPart) {
   Fleet f(2);
   f.ledgers[1]->lost = true;

@@ -51,19 +51,23 @@ void Client::tell_login(Usec took, bool failed) {
   if (!env_->slow_lines.take(env_->now())) return;
   const Login& l = *login_;
   const Usec authentication = l.authenticated ? l.authenticated - connect_time : took;
+  // What it was in the middle of, if it failed.
+  const bool looking_up = phase_ == Phase::lookup || phase_ == Phase::lookup_wait;
+  const Usec lookup = looking_up ? env_->now() - l.asked : l.lookup_time;
+  const Usec judge = phase_ == Phase::judgement ? env_->now() - l.asked : l.judge_time;
   const LogField fields[] = {{"event", "slow_login"},
                              {"outcome", failed ? "failed" : "done"},
                              {"total_us", took},
                              {"authentication_us", authentication},
-                             {"auth_query_us", l.lookup_time},
-                             {"judge_us", l.judge_time},
+                             {"auth_query_us", lookup},
+                             {"judge_us", judge},
                              {"server_us", took - authentication}};
   log(LogLevel::log,
       fmt::format(
           "slow login: {:.3f} s{}: authentication {:.3f} s (auth_query {:.3f} s, PAM or LDAP {:.3f} s), waiting "
           "for a server {:.3f} s; worker {}",
-          seconds(took), failed ? ", failed" : "", seconds(authentication), seconds(l.lookup_time),
-          seconds(l.judge_time), seconds(took - authentication), env_->worker),
+          seconds(took), failed ? ", failed" : "", seconds(authentication), seconds(lookup), seconds(judge),
+          seconds(took - authentication), env_->worker),
       fields);
 }
 

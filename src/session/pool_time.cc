@@ -125,8 +125,9 @@ void Pool::tick_servers(Usec now) {
     if (policy_.pool_size > 0 && shared.servers.value() - cancels > most)
       return server.disconnect("too many servers in the pool");
     // All processes together: those that have more than their part close what they have too many.
-    if (env.shared.ledger && policy_.pool_size > 0 && shared.servers.total() - cancels > most &&
-        shared.servers.value() - static_cast<int>(closing.size()) > env.shared.ledger->part(most))
+    pool::Ledger* ledger = env.shared.ledger;
+    if (ledger && policy_.pool_size > 0 && (ledger->lost.load() || shared.servers.total() - cancels > most) &&
+        shared.servers.value() - static_cast<int>(closing.size()) > ledger->part(most))
       return server.disconnect("too many servers in the pool");
     if (server.check_role_now_and_then()) return;
     if (age > kWatchAge && !server.stream->armed()) server.stream->arm();
@@ -142,8 +143,9 @@ void Pool::rebalance(Usec now) {
   const bool choice = entry_.load_balance_hosts != config::LoadBalance::disable ||
                       entry_.target_session_attrs == config::TargetSession::prefer_standby;
   if (entry_.hosts.size() < 2 || !choice || idle.empty()) return;
+  const auto elements = list_hosts(env, entry_);  // keeps the places alive
   std::vector<pool::Place*> places;
-  for (const auto& element : list_hosts(env, entry_)) places.push_back(element.place.get());
+  for (const auto& element : elements) places.push_back(element.place.get());
   pool::Place* full = env.shared.hosts.too_full(places, entry_.target_session_attrs, now);
   if (!full) return;
   Server* longest = nullptr;

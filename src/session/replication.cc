@@ -63,6 +63,7 @@ void Pool::joined(Server& server) {
   const Usec waited = env.now() - client->queued_at;
   counters.wait_time += static_cast<std::uint64_t>(waited);
   latencies.wait.record(waited);
+  client->note_wait(waited);
   ++counters.assignments;
   clients.push_back(client);
   client->counted_pool = true;

@@ -62,12 +62,8 @@ std::optional<net::Address> parse_address_key(const std::string& key) {
 
 std::vector<Attempt::Element> list_hosts(Env& env, const config::Database& entry) {
   std::vector<Attempt::Element> elements;
-  auto add = [&](const std::string& host, int port) {
+  for (const auto& [host, port] : config::hosts_of(entry, env.settings()))
     elements.push_back({host, port, env.shared.hosts.place(entry.name, host, port)});
-  };
-  for (std::size_t i = 0; i < entry.hosts.size(); ++i)
-    add(entry.hosts[i], entry.ports.size() > i ? entry.ports[i] : entry.ports[0]);
-  if (entry.hosts.empty()) add(env.settings().unix_socket_dir, entry.ports[0]);
   return elements;
 }
 

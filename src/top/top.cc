@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "config/value.h"
+#include "net/engine.h"
 #include "top/frame.h"
 
 namespace pgf::top {
@@ -37,12 +38,6 @@ constexpr const char* kUsage =
     "ends.\n";
 
 constexpr int kPatience = 10'000;  // milliseconds until a pooler that says nothing has had its time
-
-Usec monotonic() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<Usec>(now.tv_sec) * kSecond + now.tv_nsec / 1000;
-}
 
 std::string clock_text() {
   time_t now = time(nullptr);
@@ -134,11 +129,12 @@ class Program {
     signals_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
     Screen screen;
     while (!over_) {
+      again_ = false;
       notice_ = look();
       paint();
-      const Usec next = monotonic() + asked_.delay;
-      for (again_ = false; !over_ && !again_;) {
-        const Usec left = next - monotonic();
+      const Usec next = net::monotonic_now() + asked_.delay;
+      while (!over_ && !again_) {
+        const Usec left = next - net::monotonic_now();
         if (left <= 0) break;
         pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {signals_, POLLIN, 0}};
         if (::poll(fds, 2, static_cast<int>(left / 1000) + 1) > 0) heed(fds[0].revents, fds[1].revents);
@@ -151,10 +147,10 @@ class Program {
  private:
   // What the console waits with: keys and signals count meanwhile.
   bool wait(int fd, short events) {
-    const Usec end = monotonic() + kPatience * kMillisecond;
+    const Usec end = net::monotonic_now() + kPatience * kMillisecond;
     for (;;) {
       pollfd fds[] = {{fd, events, 0}, {STDIN_FILENO, POLLIN, 0}, {signals_, POLLIN, 0}};
-      const Usec left = end - monotonic();
+      const Usec left = end - net::monotonic_now();
       if (left <= 0 || over_) return false;
       if (::poll(fds, signals_ >= 0 ? 3 : 1, static_cast<int>(left / 1000) + 1) < 0 && errno != EINTR) return false;
       if (fds[0].revents) return true;
@@ -167,7 +163,7 @@ class Program {
     if (!console_.is_open())
       if (auto opened = console_.open(asked_.target); !opened) return opened.error();
     Sample sample;
-    sample.at = monotonic();
+    sample.at = net::monotonic_now();
     for (std::string_view what : wanted(asked_.view)) {
       auto table = console_.show(what);
       if (!table) {

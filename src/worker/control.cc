@@ -17,13 +17,13 @@
 namespace pgf::worker {
 
 Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log,
-                 std::function<void(const std::string&)> notify)
+                 std::function<void(const std::string&)> notify, Usec manager_patience)
     : fleet_(fleet),
       loader_(std::move(loader)),
       reopen_log_(std::move(reopen_log)),
       notify_(std::move(notify)),
       placement_(fleet.shared.workers),
-      watchdog_(fleet, notify_),
+      watchdog_(fleet, notify_, manager_patience),
       period_start_(net::monotonic_now()) {}
 
 int Control::run(int signal_fd) {

@@ -19,9 +19,9 @@ namespace pgf::worker {
 class Control {
  public:
   using Loader = std::function<config::LoadResult()>;
-  // `notify` tells the service manager: "READY=1" and so on (sd_notify).
+  // `notify` tells the service manager: "READY=1" and so on (sd_notify). manager_patience: worker/watchdog.h.
   Control(Fleet& fleet, Loader loader, std::function<void(const config::Settings&)> reopen_log,
-          std::function<void(const std::string&)> notify);
+          std::function<void(const std::string&)> notify, Usec manager_patience);
 
   // Until the program is to end. signal_fd delivers SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2. Returns the
   // exit status.

@@ -1,5 +1,6 @@
 // SHOW FLEET: every limit that is set, what of it is whose, and how much of it is in use, here and by all processes.
 #include <bit>
+#include <optional>
 
 #include "config/budget.h"
 #include "worker/control.h"
@@ -9,9 +10,10 @@ namespace pgf::worker {
 void Control::fill_budget(observe::Fleet& view) {
   const config::Config& c = *fleet_.config;
   const pool::Ledger* ledger = fleet_.shared.ledger;
-  config::Config whole = c;  // as if nobody divided anything
-  whole.settings.budget = config::Budget::process;
   const bool divided = config::divides(c.settings);
+  std::optional<config::Config> undivided;  // as if nobody divided anything
+  if (divided) undivided.emplace(c).settings.budget = config::Budget::process;
+  const config::Config& whole = divided ? *undivided : c;
 
   auto add = [&](std::string_view limit, const std::string& database, const std::string& user, int configured, int part,
                  const pool::Counter& counter) {

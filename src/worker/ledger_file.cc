@@ -145,16 +145,20 @@ LedgerFile::~LedgerFile() {
 }
 
 void LedgerFile::succeed(pid_t predecessor) {
-  for (int i = 0; i < kMembers; ++i) {
-    Seat& seat = table_->seats[i];
-    if (i == ledger_->me() || seat.state.load() != Seat::taken || seat.pid.load() != predecessor) continue;
-    bool gone = false;  // it has closed its connections; the rest of its end may take it a moment
-    for (int tries = 0; tries < 1000 && !(gone = set_lock(file_.fd, i, F_WRLCK)); ++tries) ::usleep(1000);
-    if (!gone) return;
-    seat.state.store(Seat::leaving);
-    ledger_->predecessor.store(i);
-    count_members();
-    return;
+  // It has closed its connections; the rest of its end may take it a moment. In containers others may have its number.
+  bool there = true;
+  for (int tries = 0; tries < 1000 && there; ++tries) {
+    if (tries > 0) ::usleep(1000);
+    there = false;
+    for (int i = 0; i < kMembers; ++i) {
+      Seat& seat = table_->seats[i];
+      if (i == ledger_->me() || seat.state.load() != Seat::taken || seat.pid.load() != predecessor) continue;
+      there = true;
+      if (!set_lock(file_.fd, i, F_WRLCK)) continue;
+      seat.state.store(Seat::leaving);
+      ledger_->predecessor.store(i);
+      return count_members();
+    }
   }
 }
 

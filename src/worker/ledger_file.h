@@ -16,7 +16,7 @@ namespace pgf::worker {
 
 class LedgerFile final : public pool::Ledger::Bells {
  public:
-  // The error says what is wrong with the file, and that nothing was done to it.
+  // The error says what is wrong with the file. One that is something else, or in use, is left as it is.
   static std::expected<std::unique_ptr<LedgerFile>, std::string> open(const std::string& path);
   ~LedgerFile();
   LedgerFile(const LedgerFile&) = delete;
@@ -42,8 +42,6 @@ class LedgerFile final : public pool::Ledger::Bells {
 
  private:
   LedgerFile(Descriptor file, pool::ledger::Table* table, int seat, std::string path);
-  bool lock(int byte, short type) const;
-  bool somebody_has(int byte) const;
 
   Descriptor file_;
   pool::ledger::Table* table_;

@@ -132,10 +132,12 @@ Pages pages(Fleet& fleet) {
   auto site = std::make_shared<Site>(fleet, s.metrics_token, endpoint ? endpoint->host : "", s.web_page != 0,
                                      observe::Foremost(static_cast<std::size_t>(s.metrics_max_pools)));
   web::Handler handler = [site](const Request& request, web::Answer answer) {
+    const auto refuse = [&answer] {
+      answer([] { return Response{.status = 401, .body = "metrics_token is wanted\n"}; });
+    };
     for (const Page& page : kPages) {
       if (request.path != page.path) continue;
-      if (page.secret && !may(request, site->token))
-        return answer([] { return Response{.status = 401, .body = "metrics_token is wanted\n"}; });
+      if (page.secret && !may(request, site->token)) return refuse();
       return site->fleet.to_control(
           ReportWanted{page.parts, [site, &page, request, answer](std::shared_ptr<const observe::Fleet> report) {
                          answer([site, &page, request, report] { return page.make(*site, request, *report); });
@@ -143,8 +145,7 @@ Pages pages(Fleet& fleet) {
     }
     if (site->has_page && request.path == "/") return answer(the_page);
     if (site->has_page && request.path == "/events") {
-      if (!may(request, site->token))
-        return answer([] { return Response{.status = 401, .body = "metrics_token is wanted\n"}; });
+      if (!may(request, site->token)) return refuse();
       if (site->token.empty() && !is_our_name(*site, request.host))
         return answer([] { return Response{.status = 421, .body = "by this name only with a metrics_token\n"}; });
       return answer([site, request] { return events(site, request); });

@@ -9,12 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
-#include <string_view>
 
 #include "worker/fleet.h"
 
@@ -70,9 +69,10 @@ std::vector<std::string> frames_of(pthread_t thread) {
 
 }  // namespace
 
-Watchdog::Watchdog(Fleet& fleet, std::function<void(const std::string&)> notify)
+Watchdog::Watchdog(Fleet& fleet, std::function<void(const std::string&)> notify, Usec manager_patience)
     : fleet_(fleet),
       notify_(std::move(notify)),
+      manager_patience_(manager_patience),
       seen_(static_cast<std::size_t>(fleet.shared.workers)),
       stalls_(seen_.size()) {
   void* warm[1];
@@ -81,10 +81,6 @@ Watchdog::Watchdog(Fleet& fleet, std::function<void(const std::string&)> notify)
   action.sa_sigaction = take_trace;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   sigaction(SIGRTMIN, &action, nullptr);
-  if (const char* patience = getenv("WATCHDOG_USEC")) {
-    std::string_view text(patience);
-    std::from_chars(text.data(), text.data() + text.size(), manager_patience_);
-  }
 }
 
 bool Watchdog::look(Usec now) {

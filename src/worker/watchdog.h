@@ -1,6 +1,5 @@
 #pragma once
 // Watches that every worker comes back to its loop. Used by the control thread only.
-#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,8 +12,8 @@ class Fleet;
 
 class Watchdog {
  public:
-  // `notify` tells the service manager (sd_notify), which may expect a sign of life: WATCHDOG_USEC.
-  Watchdog(Fleet& fleet, std::function<void(const std::string&)> notify);
+  // `notify` tells the service manager, which expects a sign of life within manager_patience (0: never).
+  Watchdog(Fleet& fleet, std::function<void(const std::string&)> notify, Usec manager_patience);
 
   // About three times a second. True: some worker has not come back for watchdog_abort; nothing else helps it.
   bool look(Usec now);
@@ -33,9 +32,10 @@ class Watchdog {
 
   Fleet& fleet_;
   std::function<void(const std::string&)> notify_;
+  const Usec manager_patience_;
   std::vector<Seen> seen_;
   std::vector<std::uint64_t> stalls_;  // since the start
-  Usec last_ = 0, manager_patience_ = 0, told_ = 0;
+  Usec last_ = 0, told_ = 0;
 };
 
 }  // namespace pgf::worker

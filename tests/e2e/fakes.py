@@ -1,12 +1,45 @@
 """Servers that say what a test wants them to say, one Python function per server."""
 import contextlib
 import itertools
+import socket
 import struct
+import threading
+import time
 
 import wire
 from test_bad_input import KEY, LOGIN, OK, PARAMS, READY, FakeBackend, bystander, with_fake  # noqa: F401
 
 DONE = wire.msg("C", b"SELECT 1\0") + READY
+
+
+@contextlib.contextmanager
+def relay(port, to, delay=0):
+    """While it lasts, the server of port `to` is at `port`, too; its answers come there `delay` seconds late."""
+    made = []
+
+    def copy(a, b, wait):
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                time.sleep(wait)
+                b.sendall(data)
+        with contextlib.suppress(OSError):
+            b.shutdown(socket.SHUT_WR)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                made.append(listener.accept()[0])
+                made.append(socket.create_connection(("127.0.0.1", to)))
+                for a, b, wait in ((*made[-2:], 0), (*made[:-3:-1], delay)):
+                    threading.Thread(target=copy, args=(a, b, wait), daemon=True).start()
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for s in made:
+                s.close()
 
 
 def row(*values):

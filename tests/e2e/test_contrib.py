@@ -4,13 +4,13 @@ import json
 import re
 import subprocess
 import time
-import urllib.parse
 from pathlib import Path
 
 import pytest
 
 import wire
 from conftest import free_port, wait_until
+from prometheus import Prometheus
 from test_metrics import samples
 
 pytestmark = [pytest.mark.ours, pytest.mark.one_engine]
@@ -161,44 +161,19 @@ def test_the_alerts_fire_when_they_should():
 def test_a_real_prometheus_answers_every_panel_and_rule(busy, rules):
     """What only shows when it runs: pairs that do not match one to one, ratios of things that never meet."""
     p = busy
-    config, port = p.dir / "prometheus.yml", free_port()
-    config.write_text(json.dumps({
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(ALERTS)],
-        "scrape_configs": [{"job_name": "pgflotilla", "static_configs": [{"targets": [f"127.0.0.1:{p.metrics_port}"]}]}]}))
-    monitor = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={p.dir}/tsdb",
-                                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
-                               stdout=open(p.dir / "prometheus.log", "w"), stderr=subprocess.STDOUT)
-
-    def ask(path):
-        try:
-            c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            c.request("GET", path)
-            return json.loads(c.getresponse().read())
-        except (OSError, ValueError, http.client.HTTPException):
-            assert monitor.poll() is None, (p.dir / "prometheus.log").read_text()
-            return None
-
-    def query(expression):
-        answer = ask("/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
-        assert not answer or answer["status"] == "success", (expression, answer)
-        return answer and answer["data"]["result"]
-    try:
-        wait_until(lambda: query("up == 1"), "Prometheus has scraped")
+    with Prometheus(p, rule_files=[ALERTS]) as monitor:
+        wait_until(lambda: monitor.query("up == 1"), "Prometheus has scraped")
         for _ in range(2):  # rates need two scrapes that differ
             work(p)
             seen = time.time()
-            wait_until(lambda: float((query("timestamp(up)") or [{"value": [0, 0]}])[0]["value"][1]) > seen)
-        empty = {title for title, expression, _ in targets() if not query(filled_in(expression))}
+            wait_until(lambda: float((monitor.query("timestamp(up)") or [{"value": [0, 0]}])[0]["value"][1]) > seen)
+        empty = {title for title, expression, _ in targets() if not monitor.query(filled_in(expression))}
         assert empty <= MAY_BE_EMPTY, empty
         for expression in rules:
-            query(expression)
-        states = {r["name"]: (r["health"], r.get("lastError", "")) for g in ask("/api/v1/rules")["data"]["groups"]
+            monitor.query(expression)
+        states = {r["name"]: (r["health"], r.get("lastError", "")) for g in monitor.ask("/api/v1/rules")["groups"]
                   for r in g["rules"]}
         assert len(states) == len(rules) and set(states.values()) == {("ok", "")}, states
         # The database x has one host, and that is out.
-        wait_until(lambda: {r["labels"]["alertname"] for r in ask("/api/v1/alerts")["data"]["alerts"]}
+        wait_until(lambda: {r["labels"]["alertname"] for r in monitor.ask("/api/v1/alerts")["alerts"]}
                    >= {"PgflotillaHostOut", "PgflotillaDatabaseHasNoHost"}, "the alerts about x are there")
-    finally:
-        monitor.kill()
-        monitor.wait()

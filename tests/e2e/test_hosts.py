@@ -1,6 +1,5 @@
 """Many PostgreSQL hosts behind one name: where connections go, what a dead host costs, who is the primary."""
 import contextlib
-import socket
 import subprocess
 import threading
 import time
@@ -11,7 +10,7 @@ import wire
 from clusters import BlackHole, Silent, caught_up, independent, replicated
 from conftest import free_port, wait_until
 from dns_server import Dns
-from fakes import DONE, KEY, OK, PARAMS, READY, Scripted, row
+from fakes import DONE, KEY, OK, PARAMS, READY, Scripted, relay, row
 from ledger import TABLE, Ledger
 
 pytestmark = pytest.mark.ours
@@ -291,8 +290,7 @@ def test_host_that_heals_is_used_again(pooler, three, pg):
         assert host(p, "127.0.0.1")["state"] == "out"
         assert 0 < int(host(p, "127.0.0.1")["next_try"]) <= 40
         # A relay to the test's PostgreSQL stands for the host that heals.
-        with socket.create_server(("127.0.0.1", port)) as s, contextlib.ExitStack() as stack:
-            threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+        with relay(port, pg.port):
             wait_until(lambda: host(p, "127.0.0.1")["state"] != "out", "it is seen to be back")
             assert "host 127.0.0.1:%d is back" % port in p.log()
             wait_until(lambda: address(c) == "127.0.0.1", "it is used")
@@ -315,27 +313,9 @@ def test_connections_move_to_a_host_that_is_back(pooler, three, pg):
             return got.count("127.0.0.1")
 
         assert spread() == 0
-        s = stack.enter_context(socket.create_server(("127.0.0.1", port)))
-        threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+        stack.enter_context(relay(port, pg.port))
         wait_until(lambda: spread() == 2, "half of them are there")
         assert "makes room for a host that is back" in p.log()
-
-
-def relay(listener, port, stack):
-    def copy(a, b):
-        with contextlib.suppress(OSError):
-            while data := a.recv(65536):
-                b.sendall(data)
-        with contextlib.suppress(OSError):
-            b.shutdown(socket.SHUT_WR)
-    with contextlib.suppress(OSError):
-        while True:
-            c, _ = listener.accept()
-            s = socket.create_connection(("127.0.0.1", port))
-            stack.callback(c.close)
-            stack.callback(s.close)
-            threading.Thread(target=copy, args=(c, s), daemon=True).start()
-            threading.Thread(target=copy, args=(s, c), daemon=True).start()
 
 
 def test_all_down_then_one_back(pooler, pg):
@@ -347,8 +327,7 @@ def test_all_down_then_one_back(pooler, pg):
         c.start(database="db")
         p.wait_log("no host of database db can be used")
         wait_until(lambda: all(int(r["failures"]) > 3 for r in hosts(p)), "all have been tried again")
-        with socket.create_server(("127.0.0.1", ports[1])) as s, contextlib.ExitStack() as stack:
-            threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+        with relay(ports[1], pg.port):
             c.authenticate()
             assert c.value("select 1") == "1"
 
@@ -551,12 +530,9 @@ def test_r158_flapping_host(pooler, three, pg):
     with p.login(database="db") as c:
         for _ in range(3):
             wait_until(lambda: c.value("select 1") and host(p, "127.0.0.1")["state"] == "out", "it is out")
-            with contextlib.ExitStack() as stack:
-                s = stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                threading.Thread(target=relay, args=(s, pg.port, stack), daemon=True).start()
+            with relay(port, pg.port):
                 wait_until(lambda: c.value("select 1") and host(p, "127.0.0.1")["state"] != "out", "it is back")
                 wait_until(lambda: address(c) == "127.0.0.1", "it is used")
-                s.shutdown(socket.SHUT_RDWR)
 
 
 def test_pool_size_is_the_total(pooler, three):

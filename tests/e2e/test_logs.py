@@ -230,6 +230,19 @@ def test_slow_login_by_auth_query(make_pooler):
     assert o["total_us"] >= o["authentication_us"] >= o["auth_query_us"] >= 150_000, o
 
 
+def test_slow_login_that_never_ends(make_pooler):
+    """What it hung in is in the line, though it has not come to an end."""
+    p = make_pooler(log_format="json", log_slow_login="0.1", auth_type="md5", auth_user="admin", client_login_timeout=1,
+                    auth_query="select $1::text, 'pw' from pg_sleep(600)")
+    del p.userlist["bob"]
+    p.start()
+    with p.wire() as c:
+        c.start("bob", "p0")
+        assert c.fatal().text == "client_login_timeout"
+    o = wait_for(p, event="slow_login", user="bob")[0]
+    assert o["outcome"] == "failed" and o["total_us"] >= o["auth_query_us"] > 0 == o["judge_us"], o
+
+
 @pytest.mark.workers(1)
 def test_a_storm_is_counted_instead(pooler):
     """400 slow waits in a moment: ten lines a second, and how many more there were."""

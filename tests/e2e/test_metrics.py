@@ -1,18 +1,17 @@
 """metrics_listen: the page for Prometheus, health, and an HTTP server that bad clients cannot hurt."""
 import concurrent.futures
 import http.client
-import json
 import re
 import socket
 import struct
 import subprocess
-import threading
-import urllib.parse
 
 import pytest
 
 import wire
-from conftest import SANITIZED, free_port, wait_until
+from conftest import PATIENCE, SANITIZED, free_port, wait_until
+from fakes import relay
+from prometheus import Prometheus
 
 pytestmark = pytest.mark.ours
 LINE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$')
@@ -194,36 +193,6 @@ def test_health(serving):
             assert get(p, "/readyz")[::2] == (503, "shutting down\n")
 
 
-def relay(port, to):
-    """A server that comes and goes: bytes to and from `to`. Returns what ends it."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    listener.listen(100)
-
-    def pump(a, b):
-        try:
-            while data := a.recv(65536):
-                b.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for s in (a, b):
-                s.close()
-
-    def serve():
-        while True:
-            try:
-                one = listener.accept()[0]
-            except OSError:
-                return
-            other = socket.create_connection(("127.0.0.1", to))
-            for a, b in ((one, other), (other, one)):
-                threading.Thread(target=pump, args=(a, b), daemon=True).start()
-    threading.Thread(target=serve, daemon=True).start()
-    return lambda: (listener.shutdown(socket.SHUT_RDWR), listener.close())
-
-
 def test_ready_when_a_host_is_usable(serving, pg):
     """No host: not ready. And ready again when it is back, though no client has come meanwhile."""
     port = free_port()
@@ -235,11 +204,10 @@ def test_ready_when_a_host_is_usable(serving, pg):
         c.until_closed()
     assert get(p, "/readyz")[::2] == (503, "no usable host\n")
     assert get(p, "/livez")[0] == 200
-    end = relay(port, pg.port)
-    wait_until(lambda: get(p, "/readyz")[0] == 200, "it is ready again")
-    with p.login(database="x") as c:
-        assert c.value("select 1") == "1"
-    end()
+    with relay(port, pg.port):
+        wait_until(lambda: get(p, "/readyz")[0] == 200, "it is ready again")
+        with p.login(database="x") as c:
+            assert c.value("select 1") == "1"
 
 
 def test_one_usable_host_is_enough(serving):
@@ -427,41 +395,20 @@ def test_a_real_prometheus(serving):
     with p.login() as c:
         for _ in range(7):
             c.value("select 1")
-    config, port = p.dir / "prometheus.yml", free_port()
-    config.write_text(json.dumps({
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-        "scrape_configs": [{"job_name": "pgflotilla", "authorization": {"credentials": "s3cret"},
-                            "static_configs": [{"targets": [f"127.0.0.1:{p.metrics_port}"]}]}]}))
-    monitor = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={p.dir}/tsdb",
-                                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"],
-                               stdout=open(p.dir / "prometheus.log", "w"), stderr=subprocess.STDOUT)
-
-    def ask(path):
-        try:
-            c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            c.request("GET", path)
-            return json.loads(c.getresponse().read())["data"]
-        except (OSError, ValueError, http.client.HTTPException):
-            assert monitor.poll() is None, (p.dir / "prometheus.log").read_text()
-            return None
-
-    def query(expression):
-        found = ask("/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
-        return found and [float(r["value"][1]) for r in found["result"]]
-    try:
+    with Prometheus(p, authorization={"credentials": "s3cret"}) as monitor:
+        def query(expression):
+            found = monitor.query(expression)
+            return found and [float(r["value"][1]) for r in found]
         wait_until(lambda: query("up") == [1.0], "Prometheus has scraped")
         wait_until(lambda: query('pgflotilla_query_seconds_count{database="p0"}') == [7.0])
         assert query("pgbouncer_up") == [1.0]
         assert query('pgflotilla_query_seconds_bucket{database="p0",le="+Inf"}') == [7.0]
         assert query('pgbouncer_stats_queries_pooled_total{database="p0"}') == [7.0]
         assert 0 < query('histogram_quantile(0.99, pgflotilla_query_seconds_bucket{database="p0"})')[0] < 67.2
-        (target,) = ask("/api/v1/targets")["activeTargets"]
+        (target,) = monitor.ask("/api/v1/targets")["activeTargets"]
         assert (target["health"], target["lastError"]) == ("up", "")
         assert query("scrape_samples_scraped")[0] == len(scrape(p, Authorization="Bearer s3cret"))
-        assert "out of order" not in (text := (p.dir / "prometheus.log").read_text()) and "duplicate" not in text, text
-    finally:
-        monitor.kill()
-        monitor.wait()
+        assert "out of order" not in (text := monitor.log.read_text()) and "duplicate" not in text, text
 
 
 # ---------------------------------------------------------------------------------------------- HTTP
@@ -507,8 +454,10 @@ def test_bad_clients_cost_nothing(serving):
     assert get(p, "/metrics")[0] == 200
     with p.login() as c:
         assert c.value("select 1") == "1"
-    # More than the server holds are closed, not queued.
+    # There is room for 64: the oldest that have asked for nothing make way.
     more = [socket.create_connection(("127.0.0.1", p.metrics_port)) for _ in range(60)]
+    silent[0].settimeout(PATIENCE)
+    assert silent[0].recv(1) == b""
     assert p.alive()
     for s in (*silent, *more, half, deaf):
         s.close()
