@@ -774,6 +774,9 @@ def test_r153_switchover_loses_and_misplaces_nothing(pooler, attrs):
             for primary, replica in ((old, new), (new, old)):
                 began = time.monotonic()
                 primary.stop()
+                # Until the pooler has read the end of its connections, it may still lend one of them.
+                wait_until(lambda: not [s for s in p.show("SERVERS") if s["addr"] == primary.address and s["state"] != "new"],
+                           "its servers are closed")
                 down.append((began, time.monotonic()))
                 reigns.append((replica, time.monotonic()))
                 replica.promote()
