@@ -159,21 +159,29 @@ std::vector<std::size_t> Hosts::order(config::LoadBalance policy, std::span<Plac
   return result;
 }
 
-void Hosts::likely_first(std::vector<std::size_t>& order, std::span<Place* const> places,
-                         config::TargetSession target) const {
+// As far as is known. Who was never asked may be anything.
+bool Hosts::may_fit(const Address& a, config::TargetSession target, const Address* writer) {
+  const Role role = a.role.load(std::memory_order_relaxed);
+  if (role == Role::unknown) return true;
+  if (writer && writer != &a && wants_writer(target)) return false;
+  return misfit(target, {role == Role::standby, std::nullopt}).empty();
+}
+
+void Hosts::likely_first(std::vector<std::size_t>& order, std::span<Place* const> places, config::TargetSession target,
+                         const Writer& writer) const {
   if (target == config::TargetSession::any) return;
   std::lock_guard lock(mutex_);
+  const Address* one = writes(writer, places) ? writer.kept_.get() : nullptr;
   std::ranges::stable_partition(order, [&](std::size_t i) {
     const auto& addresses = places[i]->addresses_;
-    return addresses.empty() || std::ranges::any_of(addresses, [&](const auto& a) {
-             Role role = a->role.load(std::memory_order_relaxed);
-             return role == Role::unknown || misfit(target, {role == Role::standby, std::nullopt}).empty();
-           });
+    return addresses.empty() || std::ranges::any_of(addresses, [&](const auto& a) { return may_fit(*a, target, one); });
   });
 }
 
-Place* Hosts::too_full(std::span<Place* const> places, config::TargetSession target, Usec now) const {
+Place* Hosts::too_full(std::span<Place* const> places, config::TargetSession target, const Writer& writer,
+                       Usec now) const {
   std::lock_guard lock(mutex_);
+  const Address* one = writes(writer, places) ? writer.kept_.get() : nullptr;
   auto has = [](const Place* p, auto what) {
     return std::ranges::any_of(p->addresses_,
                                [&](const auto& a) { return !a->out.load(std::memory_order_relaxed) && what(*a); });
@@ -187,11 +195,7 @@ Place* Hosts::too_full(std::span<Place* const> places, config::TargetSession tar
     for (Place* p : places)
       if (open(p) > 0 && role_is(p, Role::primary) && !role_is(p, Role::standby)) return p;
   for (const Place* back : places) {
-    auto fits = [&](const Address& a) {
-      Role role = a.role.load(std::memory_order_relaxed);
-      return a.came_back && now - a.came_back < kSettle &&
-             (role == Role::unknown || misfit(target, {role == Role::standby, std::nullopt}).empty());
-    };
+    auto fits = [&](const Address& a) { return a.came_back && now - a.came_back < kSettle && may_fit(a, target, one); };
     if (!has(back, fits)) continue;
     for (Place* other : places)
       if (other != back) {
@@ -200,6 +204,39 @@ Place* Hosts::too_full(std::span<Place* const> places, config::TargetSession tar
       }
   }
   return nullptr;
+}
+
+// ---- one writer ----
+
+// Has it an address of the list, is it up, and not known to be a standby?
+bool Hosts::writes(const Writer& writer, std::span<Place* const> places) {
+  const Address* one = writer.kept_.get();
+  return one && !one->out.load(std::memory_order_relaxed) &&
+         one->role.load(std::memory_order_relaxed) != Role::standby && std::ranges::any_of(places, [&](const Place* p) {
+           return std::ranges::any_of(p->addresses_, [&](const auto& a) { return a.get() == one; });
+         });
+}
+
+Hosts::Claim Hosts::claim(Writer& writer, std::span<Place* const> places, const std::shared_ptr<Address>& address) {
+  std::lock_guard lock(mutex_);
+  if (writer.kept_ == address) return {true, {}, {}};
+  if (!writes(writer, places)) {
+    writer.kept_ = address;
+    writer.reported_ = nullptr;
+    writer.is_.store(address.get(), std::memory_order_relaxed);
+    return {true, {}, {}};
+  }
+  const bool news = writer.reported_ != address;
+  writer.reported_ = address;
+  return {false, writer.kept_->text, news ? address->text : ""};
+}
+
+void Hosts::resign(Writer& writer, const Address& address) {
+  std::lock_guard lock(mutex_);
+  if (writer.kept_.get() != &address) return;
+  writer.is_.store(nullptr, std::memory_order_relaxed);
+  writer.kept_ = nullptr;
+  writer.reported_ = nullptr;
 }
 
 // ---- health ----
@@ -236,6 +273,7 @@ void Hosts::come_back(Address& a, Usec now) {
   if (!a.out.load(std::memory_order_relaxed)) return;
   a.since = a.returned = a.came_back = now;
   a.next_admit = now;
+  a.role.store(Role::unknown, std::memory_order_relaxed);  // it may come back as something else
   a.out.store(false, std::memory_order_relaxed);
 }
 

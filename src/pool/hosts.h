@@ -124,6 +124,28 @@ class Place {
   std::string unresolved_;  // why it means nothing, last
 };
 
+// Who writes for a database if several of its servers say that they take writes, as after a failover that went wrong:
+// the first to have said so, until it fails or says something else. One per database, for all workers.
+class Writer {
+ public:
+  // Is this somebody else than the one who writes? Any thread.
+  bool is_other(const Address* address) const {
+    const Address* one = is_.load(std::memory_order_relaxed);
+    return one && address && one != address;
+  }
+
+ private:
+  friend class Hosts;
+  std::atomic<const Address*> is_{nullptr};  // under Hosts' mutex; others compare it only
+  // Guarded by Hosts:
+  std::shared_ptr<Address> kept_;            // so that the pointer means nobody else
+  std::shared_ptr<const Address> reported_;  // who else wants to write, and was told of
+};
+// Whoever writes has to be one: where only a server that takes writes is wanted.
+inline bool wants_writer(config::TargetSession target) {
+  return target == config::TargetSession::read_write || target == config::TargetSession::primary;
+}
+
 class Hosts {
  public:
   // A healed host is given one connection per kAdmitStep, from all workers, until kReturnTime is over.
@@ -153,11 +175,20 @@ class Hosts {
   std::vector<std::size_t> order(config::LoadBalance policy, std::span<Place* const> places, std::uint32_t turn,
                                  Usec now);
   // Hosts that are known not to be what is wanted go behind those that may be.
-  void likely_first(std::vector<std::size_t>& order, std::span<Place* const> places,
-                    config::TargetSession target) const;
+  void likely_first(std::vector<std::size_t>& order, std::span<Place* const> places, config::TargetSession target,
+                    const Writer& writer) const;
   // A host that should give up a connection, or null: one that is back has two fewer (per weight), or, for
   // prefer-standby, a primary serves although a standby is up.
-  Place* too_full(std::span<Place* const> places, config::TargetSession target, Usec now) const;
+  Place* too_full(std::span<Place* const> places, config::TargetSession target, const Writer& writer, Usec now) const;
+
+  // `address` takes writes. May it, or is there one already that does (`writes`) and works? `rival`: not said before.
+  struct Claim {
+    bool granted;
+    std::string writes, rival;
+  };
+  Claim claim(Writer& writer, std::span<Place* const> places, const std::shared_ptr<Address>& address);
+  // It does not take writes, or is about to end.
+  void resign(Writer& writer, const Address& address);
   template <class T>
   void shuffle(std::vector<T>& items) {
     std::lock_guard lock(mutex_);
@@ -197,6 +228,8 @@ class Hosts {
   std::vector<Row> rows(const std::string& database, const std::string& host, int port, Usec now) const;
 
  private:
+  static bool writes(const Writer& writer, std::span<Place* const> places);
+  static bool may_fit(const Address& address, config::TargetSession target, const Address* writer);
   void go_out(Address& address, Usec now, std::string_view reason);
   void come_back(Address& address, Usec now);
   void tidy(Usec now);

@@ -142,6 +142,7 @@ TEST(TargetSession, IsWhatLibpqSays) {
 
 struct Health : ::testing::Test {
   Hosts hosts{2, Random(kSeed)};
+  Writer writer;
   const std::shared_ptr<Address> a_ = hosts.address("127.0.0.1:5432"), b_ = hosts.address("127.0.0.2:5432");
   Address &a = *a_, &b = *b_;
 };
@@ -217,7 +218,7 @@ TEST_F(Health, KnownMisfitsGoLast) {
   b.role = Role::primary;
   auto sorted = [&](TargetSession target) {
     std::vector<std::size_t> order{0, 1, 2};
-    hosts.likely_first(order, places, target);
+    hosts.likely_first(order, places, target, writer);
     return order;
   };
   EXPECT_THAT(sorted(TargetSession::read_write), ElementsAre(1, 2, 0));
@@ -270,7 +271,9 @@ TEST_F(Health, ConnectionsMoveToAHostThatIsBack) {
   hosts.resolved(two, {b_});
   std::vector<Place*> places{&one, &two};
   one.open = 4;
-  auto full = [&](Usec now, TargetSession target = TargetSession::any) { return hosts.too_full(places, target, now); };
+  auto full = [&](Usec now, TargetSession target = TargetSession::any) {
+    return hosts.too_full(places, target, writer, now);
+  };
   EXPECT_EQ(full(kNow), nullptr);  // nobody was away: it is as the policy made it
   hosts.failed(b, kNow, "x");
   EXPECT_EQ(full(kNow), nullptr);
@@ -287,6 +290,63 @@ TEST_F(Health, ConnectionsMoveToAHostThatIsBack) {
   EXPECT_FALSE(one.claim_move(kNow, kSecond));
 }
 
+TEST_F(Health, OneWrites) {
+  Place &one = *hosts.place("db", "one", 1), &two = *hosts.place("db", "two", 1);
+  hosts.resolved(one, {a_});
+  hosts.resolved(two, {b_});
+  std::vector<Place*> places{&one, &two};
+  auto sorted = [&](TargetSession target) {
+    std::vector<std::size_t> order{0, 1};
+    hosts.likely_first(order, places, target, writer);
+    return order;
+  };
+  EXPECT_FALSE(writer.is_other(&a));
+  a.role = Role::primary;
+  EXPECT_TRUE(hosts.claim(writer, places, a_).granted);
+  EXPECT_TRUE(hosts.claim(writer, places, a_).granted);
+  EXPECT_FALSE(writer.is_other(&a));
+  EXPECT_TRUE(writer.is_other(&b));
+
+  // Who was never asked is asked; who also writes is told of once, and comes last from then on.
+  EXPECT_THAT(sorted(TargetSession::primary), ElementsAre(0, 1));
+  b.role = Role::primary;
+  auto claim = hosts.claim(writer, places, b_);
+  EXPECT_FALSE(claim.granted);
+  EXPECT_EQ(claim.writes, a.text);
+  EXPECT_EQ(claim.rival, b.text);
+  EXPECT_EQ(hosts.claim(writer, places, b_).rival, "");
+  one.open = 4;
+  hosts.failed(b, kNow, "x");
+  hosts.probed(b, kNow, 1);
+  EXPECT_EQ(b.role, Role::unknown);  // it may be something else now
+  EXPECT_EQ(hosts.too_full(places, TargetSession::read_write, writer, kNow), &one);
+  b.role = Role::primary;
+  EXPECT_EQ(hosts.too_full(places, TargetSession::read_write, writer, kNow), nullptr);
+  EXPECT_EQ(hosts.too_full(places, TargetSession::any, writer, kNow), &one);
+
+  // It is down: the other is it, and stays so when the first is back.
+  hosts.failed(a, kNow, "x");
+  EXPECT_TRUE(hosts.claim(writer, places, b_).granted);
+  EXPECT_TRUE(writer.is_other(&a));
+  hosts.probed(a, kNow, 1);
+  EXPECT_EQ(hosts.claim(writer, places, a_).rival, a.text);
+  a.role = Role::primary;
+  EXPECT_THAT(sorted(TargetSession::read_write), ElementsAre(1, 0));
+  EXPECT_THAT(sorted(TargetSession::prefer_standby), ElementsAre(0, 1));
+
+  // It is a standby, or says that it is about to end, or is in the list no more.
+  b.role = Role::standby;
+  EXPECT_TRUE(hosts.claim(writer, places, a_).granted);
+  hosts.resign(writer, b);
+  EXPECT_TRUE(writer.is_other(&b));
+  hosts.resign(writer, a);
+  EXPECT_FALSE(writer.is_other(&b));
+  b.role = Role::primary;
+  EXPECT_TRUE(hosts.claim(writer, places, b_).granted);
+  places.pop_back();
+  EXPECT_TRUE(hosts.claim(writer, places, a_).granted);
+}
+
 TEST_F(Health, PreferStandbyLeavesThePrimary) {
   Place &one = *hosts.place("db", "one", 1), &two = *hosts.place("db", "two", 1);
   hosts.resolved(one, {a_});
@@ -294,12 +354,12 @@ TEST_F(Health, PreferStandbyLeavesThePrimary) {
   std::vector<Place*> places{&one, &two};
   one.open = two.open = 1;
   a.role = Role::primary;
-  EXPECT_EQ(hosts.too_full(places, TargetSession::prefer_standby, kNow), nullptr);
+  EXPECT_EQ(hosts.too_full(places, TargetSession::prefer_standby, writer, kNow), nullptr);
   b.role = Role::standby;
-  EXPECT_EQ(hosts.too_full(places, TargetSession::prefer_standby, kNow), &one);
-  EXPECT_EQ(hosts.too_full(places, TargetSession::any, kNow), nullptr);
+  EXPECT_EQ(hosts.too_full(places, TargetSession::prefer_standby, writer, kNow), &one);
+  EXPECT_EQ(hosts.too_full(places, TargetSession::any, writer, kNow), nullptr);
   b.out = true;
-  EXPECT_EQ(hosts.too_full(places, TargetSession::prefer_standby, kNow), nullptr);
+  EXPECT_EQ(hosts.too_full(places, TargetSession::prefer_standby, writer, kNow), nullptr);
 }
 
 TEST_F(Health, NameThatMeansNothingGoesLast) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "pool/hosts.h"
 #include "pool/ledger.h"
 #include "wire/params.h"
 
@@ -85,6 +86,7 @@ struct DatabaseShared {
   std::atomic<bool> is_auto{false};
   // Plans prepared before are stale: raised by the worker whose server found one that no longer fits (DDL).
   std::atomic<std::uint32_t> plan_epoch{0};
+  Writer writer;
 };
 
 // What a client is told at login besides its own values, taken from the pool's first server login.

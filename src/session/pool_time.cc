@@ -146,7 +146,7 @@ void Pool::rebalance(Usec now) {
   const auto elements = list_hosts(env, entry_);  // keeps the places alive
   std::vector<pool::Place*> places;
   for (const auto& element : elements) places.push_back(element.place.get());
-  pool::Place* full = env.shared.hosts.too_full(places, entry_.target_session_attrs, now);
+  pool::Place* full = env.shared.hosts.too_full(places, entry_.target_session_attrs, shared.database.writer, now);
   if (!full) return;
   Server* longest = nullptr;
   idle.each([&](Server& s) {

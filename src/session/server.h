@@ -165,6 +165,7 @@ class Server final : public net::StreamOwner, public ListNode {
   void note_parameter(std::string_view name, std::string_view value);
   void note_error(Bytes body);
   bool check_role();
+  bool claim_writer(std::string& reason);
   void ask_role(Phase phase);
   void role_answer(Bytes body);
   void take_place(std::shared_ptr<pool::Place> place);

@@ -81,7 +81,7 @@ void Server::start() {
     a.choice = std::ranges::any_of(places, [&](pool::Place* p) { return p != places[0]; });
     std::uint32_t turn = pool->shared.host_cursor.fetch_add(1, std::memory_order_relaxed);
     a.order = env().shared.hosts.order(entry.load_balance_hosts, places, turn, env().now());
-    env().shared.hosts.likely_first(a.order, places, a.target);
+    env().shared.hosts.likely_first(a.order, places, a.target, pool->shared.database.writer);
   }
   next_address();
 }
@@ -169,6 +169,7 @@ std::string Server::host_report(std::string_view reason) const {
 void Server::try_next(std::string_view sqlstate, std::string_view text, bool from_server) {
   Attempt& a = *attempt_;
   a.note(host_report(why_.empty() ? text : why_));
+  if (sqlstate == "57P03" && health_) env().shared.hosts.resign(pool->shared.database.writer, *health_);
   if (from_server && sqlstate != "57P03" && a.refused.empty()) a.refused = sqlstate;
   auto* successor = new Server(*pool, std::move(permit_));
   successor->attempt_ = std::move(attempt_);
@@ -282,11 +283,29 @@ bool Server::check_role() {
     ask_role(Phase::connect_query);
     return false;
   }
-  std::string_view reason = pool::misfit(target, facts);
-  if (reason.empty()) return true;
+  std::string reason(pool::misfit(target, facts));
+  if (reason.empty()) {
+    if (!pool::wants_writer(target) || claim_writer(reason)) return true;
+  } else if (health_) {
+    env().shared.hosts.resign(pool->shared.database.writer, *health_);
+  }
   attempt_->mismatched = true;
   why_ = reason;
   login_failed("", reason, false);
+  return false;
+}
+
+// False: the database has a writer already.
+bool Server::claim_writer(std::string& reason) {
+  if (!health_) return true;
+  std::vector<pool::Place*> places;
+  for (const auto& element : attempt_->elements) places.push_back(element.place.get());
+  const auto claim = env().shared.hosts.claim(pool->shared.database.writer, places, health_);
+  if (claim.granted) return true;
+  reason = fmt::format("{} takes writes already", claim.writes);
+  if (!claim.rival.empty())
+    log(LogLevel::warning, fmt::format("two servers of database {} take writes: {} is used until it fails, {} is not",
+                                       pool->shared.database.name, claim.writes, claim.rival));
   return false;
 }
 
@@ -317,6 +336,7 @@ void Server::ask_role_again() { ask_role(Phase::checking); }
 bool Server::role_fits() const {
   const config::TargetSession target = pool->entry().target_session_attrs;
   if (target == config::TargetSession::any || target == config::TargetSession::prefer_standby) return true;
+  if (pool::wants_writer(target) && pool->shared.database.writer.is_other(health_.get())) return false;
   pool::SessionFacts facts{standby_, read_only_};
   // Another connection may know better: they all are of one server.
   if (health_)

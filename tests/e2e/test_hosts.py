@@ -798,6 +798,49 @@ def test_r153_switchover_loses_and_misplaces_nothing(pooler, attrs):
             assert any(w.sent <= to and w.ended >= since for since, to in down), (w, down)
 
 
+def test_r153_two_that_take_writes(pooler, pg):
+    """A failover went wrong: one is used, by all, until it is gone; then the other one, for good. Transactions end where
+    they began."""
+    ports = [free_port(), free_port()]
+    p = pooler(default_pool_size=6, query_wait_timeout=20, databases={
+        "app": f"host=127.0.0.1,127.0.0.1 port={ports[0]},{ports[1]} dbname=p0 target_session_attrs=read-write"})
+
+    def used():
+        return {int(s["port"]) for s in p.show("SERVERS") if s["state"] in ("active", "idle", "used")}
+
+    def known(port):
+        return next(r for r in hosts(p, "app") if r["port"] == str(port))
+
+    def warned():
+        return p.log().count("two servers of database app take writes")
+
+    with contextlib.ExitStack() as stack:
+        relays = {port: stack.enter_context(contextlib.ExitStack()) for port in ports}
+        for port in ports:
+            relays[port].enter_context(relay(port, pg.port))
+        clients = [stack.enter_context(p.login(database="app")) for _ in range(5)]
+        for c in clients[:4]:
+            c.query("begin")
+        (first,) = used()
+        (second,) = set(ports) - {first}
+        assert known(first)["role"] == known(second)["role"] == "primary"
+        assert warned() == 1 and f"127.0.0.1:{first} is used until it fails, 127.0.0.1:{second} is not" in p.log()
+
+        relays[first].close()  # no new connection to it
+        clients[4].query("begin")
+        assert used() == {first, second}
+        for c in clients:
+            assert [m.type for m in c.query("commit")] == ["C", "Z"]
+        wait_until(lambda: used() == {second}, "who writes elsewhere ends when it is free")
+
+        relays[first].enter_context(relay(first, pg.port))
+        wait_until(lambda: clients[4].value("select 1") == "1" and known(first)["role"] == "primary"
+                   and known(first)["state"] != "out", "the first one is back")
+        for c in clients:
+            c.query("begin")
+        assert used() == {second} and warned() == 2
+
+
 def test_standby_that_is_promoted_leaves_the_read_pool(pooler):
     """Found without a new connection: the idle server is asked."""
     with replicated(["127.0.0.41", "127.0.0.42"]) as (primary, replica):
