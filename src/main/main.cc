@@ -125,7 +125,8 @@ int run(const Options& options) {
     log(LogLevel::warning, "file descriptors may not suffice: {} of {} can be had", soft,
         expected_descriptors(*config));
 
-  plan.workers = s.workers > 0 ? static_cast<int>(s.workers) : usable_cores();
+  plan.cores = usable_cores();
+  plan.workers = s.workers > 0 ? static_cast<int>(s.workers) : plan.cores;
   plan.workers = std::min(plan.workers, pool::kMaxWorkers);
   if (s.io_engine != config::IoEngine::epoll) plan.engine_reason = net::probe_uring();
   plan.use_uring = s.io_engine != config::IoEngine::epoll && plan.engine_reason.empty();

@@ -33,6 +33,8 @@ std::vector<Placement::Move> Placement::plan(config::Placement policy, std::span
 
   double total = 0;
   bool hot = false;
+  const auto all = loads;
+  loads = loads.first(std::min(cores_, loads.size()));
   for (const Load& l : loads) {
     total += l.busy;
     hot |= l.busy > kHot && l.active > 1;  // one client's work cannot be divided
@@ -41,7 +43,9 @@ std::vector<Placement::Move> Placement::plan(config::Placement policy, std::span
   quiet_looks_ = total <= kQuiet ? quiet_looks_ + 1 : 0;
   if (now < settled_at_) return moves;
 
-  if (hot_looks_ >= kPatience && !(moves = relieve(loads)).empty()) {
+  if (now >= crowd_at_ && !(moves = crowd(all)).empty()) {
+    crowd_at_ = now + kSettle;  // who comes and goes there does not keep the others from being looked at
+  } else if (hot_looks_ >= kPatience && !(moves = relieve(loads)).empty()) {
     // Had they just come together, that was wrong, and will be tried less often.
     bool again = gathered() && calm_ > 0 && now - gathered_at_ < 2 * calm_;
     calm_ = again ? std::min(2 * calm_, kLongestCalm) : std::max(calm_ / 2, kCalm);
@@ -69,6 +73,19 @@ void Placement::forget() {
   hot_looks_ = quiet_looks_ = 0;
   settled_at_ = calm_until_ = 0;
   calm_ = 0;
+}
+
+// Whoever talks to a worker beyond the cores comes to one that has a core.
+std::vector<Placement::Move> Placement::crowd(std::span<const Load> loads) const {
+  std::vector<Move> moves;
+  std::vector<Load> then(loads.begin(), loads.begin() + static_cast<std::ptrdiff_t>(std::min(cores_, loads.size())));
+  for (std::size_t w = cores_; w < loads.size(); ++w) {
+    if (loads[w].active == 0) continue;
+    auto to = std::ranges::min_element(then, {}, &Load::active);
+    moves.push_back({static_cast<int>(w), static_cast<int>(to - then.begin()), loads[w].active, MoveReason::gather});
+    to->active += loads[w].active;
+  }
+  return moves;
 }
 
 // Half of the difference goes to the least busy one. What is planned counts as done, so that two hot workers do not

@@ -15,7 +15,7 @@ namespace pgf::pool {
 
 enum class MoveReason : std::uint8_t {
   accept,   // a new connection goes to the worker with the fewest clients
-  gather,   // the program is nearly idle: those who talk come together
+  gather,   // the program is nearly idle, or has more workers than cores: those who talk come together
   relieve,  // away from a worker that is hot
   level,    // the load is real, and one worker has many more clients than others
   shuffle,  // placement = shuffle
@@ -34,7 +34,9 @@ class Placement {
     MoveReason reason;
   };
 
-  explicit Placement(int workers) : why_(static_cast<std::size_t>(workers)) {}
+  // With more workers than `cores` only the first ones get work: more threads than that only keep each other waiting.
+  Placement(int workers, int cores)
+      : cores_(static_cast<std::size_t>(cores)), why_(static_cast<std::size_t>(workers)) {}
   std::vector<Move> plan(config::Placement policy, std::span<const Load> loads, Usec now);
   // The last move from or to a worker, in words; empty: there was none.
   const std::string& why(int worker) const { return why_[static_cast<std::size_t>(worker)]; }
@@ -45,14 +47,16 @@ class Placement {
   static constexpr double kQuiet = 1.0;    // the whole program, in cores: less is nearly idle
 
  private:
+  std::vector<Move> crowd(std::span<const Load> loads) const;
   std::vector<Move> relieve(std::span<const Load> loads) const;
   std::vector<Move> gather(std::span<const Load> loads, double total);
   std::vector<Move> level(std::span<const Load> loads) const;
   void forget();
 
+  const std::size_t cores_;
   std::vector<int> targets_;  // the workers that clients were brought together on; empty: they are spread
   int hot_looks_ = 0, quiet_looks_ = 0;
-  Usec settled_at_ = 0, calm_until_ = 0, gathered_at_ = 0, calm_ = 0;  // calm_: length of the last calm
+  Usec settled_at_ = 0, calm_until_ = 0, gathered_at_ = 0, crowd_at_ = 0, calm_ = 0;  // calm_: length of the last calm
   std::vector<std::string> why_;
 };
 

@@ -15,11 +15,11 @@ using config::Placement::spread;
 
 // A program whose clients all talk: each costs its worker `cost` of a core. `asleep` says nothing, but is connected.
 struct Program {
-  explicit Program(std::vector<int> active, double cost_ = 0, std::vector<int> asleep_ = {})
+  explicit Program(std::vector<int> active, double cost_ = 0, std::vector<int> asleep_ = {}, int cores = 64)
       : clients(std::move(active)),
         asleep(std::move(asleep_)),
         cost(cost_),
-        placement(static_cast<int>(clients.size())) {
+        placement(static_cast<int>(clients.size()), cores) {
     asleep.resize(clients.size());
   }
   std::vector<int> clients, asleep;
@@ -92,6 +92,21 @@ TEST(Placement, WhoSaysNothingStays) {
   EXPECT_THAT(p.asleep, testing::Each(3));
   EXPECT_THAT(p.placement.why(1), testing::StartsWith("gather: 1 to worker 0"));
   EXPECT_EQ(p.placement.why(2), "");
+}
+
+TEST(Placement, NoMoreWorkersThanCores) {
+  for (double cost : {0.001, 0.02, 0.1}) {  // of next to nothing, half a core, and all that there is
+    Program p(std::vector<int>(16, 2), cost, std::vector<int>(16, 3), 2);
+    p.look_for(30 * kSecond);
+    EXPECT_EQ(p.clients[0] + p.clients[1], 32) << cost;
+    EXPECT_EQ(p.asleep, std::vector<int>(16, 3)) << "who says nothing costs nothing";
+    int before = p.moved;
+    p.look_for(600 * kSecond);
+    EXPECT_EQ(p.moved, before);
+  }
+  Program one({5, 5, 5}, 0.3, {}, 1);
+  one.look_for(30 * kSecond);
+  EXPECT_EQ(one.clients, (std::vector<int>{15, 0, 0}));
 }
 
 TEST(Placement, BusyClientsAreLeftAlone) {

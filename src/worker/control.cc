@@ -22,7 +22,7 @@ Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::S
       loader_(std::move(loader)),
       reopen_log_(std::move(reopen_log)),
       notify_(std::move(notify)),
-      placement_(fleet.shared.workers),
+      placement_(fleet.shared.workers, fleet.plan.cores),
       watchdog_(fleet, notify_, manager_patience),
       period_start_(net::monotonic_now()) {}
 

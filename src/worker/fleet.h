@@ -16,6 +16,7 @@ namespace pgf::worker {
 // What the main program decided before any thread exists.
 struct Plan {
   int workers = 1;
+  int cores = 1;  // that this process may use
   bool use_uring = false;
   std::string engine_reason;                // why not io_uring, if so
   std::vector<std::vector<int>> listeners;  // per worker: its listening TCP sockets
