@@ -224,6 +224,7 @@ class Engine {
 };
 
 Usec monotonic_now();
+Usec wall_now();  // since 1970
 
 // Make an engine in the thread that will run it. `auto_`-style choice: probe_uring() says whether this kernel and
 // container allow what engine_uring needs (flags, buffer ring, one multishot recv on a socketpair); empty = yes, else

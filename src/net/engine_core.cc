@@ -27,11 +27,15 @@ struct EngineCore::CipherOut final : Tls::Out {
   Stream& stream;
 };
 
-Usec monotonic_now() {
+static Usec read_clock(clockid_t clock) {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return static_cast<Usec>(t.tv_sec) * kSecond + t.tv_nsec / 1000;
 }
+
+Usec monotonic_now() { return read_clock(CLOCK_MONOTONIC); }
+
+Usec wall_now() { return read_clock(CLOCK_REALTIME); }
 
 EngineCore::EngineCore() : event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (event_fd_ < 0) throw std::runtime_error(std::string("eventfd: ") + std::strerror(errno));

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace pgf::observe {
 namespace {
@@ -63,6 +63,19 @@ std::optional<std::string> slow_host(const Look& look, const std::vector<const H
                      shown(slowest->median), fastest->address, shown(fastest->median));
 }
 
+// A limit that other processes use up as well (budget = fleet).
+std::optional<std::string> used_up_together(const Fleet& fleet, const PoolRow& pool) {
+  for (const BudgetRow& b : fleet.budget) {
+    if (b.members < 2 || b.held < b.configured || b.here >= b.held) continue;
+    if ((b.database != pool.database && !b.database.empty()) || (b.user != pool.user && !b.user.empty())) continue;
+    if (b.database.empty() && b.user.empty()) continue;  // of clients
+    if (b.limit.find("client") != std::string::npos) continue;
+    return fmt::format("{} = {} is used up by {} processes together, {} of them here", b.limit, b.configured, b.members,
+                       b.here);
+  }
+  return std::nullopt;
+}
+
 // Who holds most of the servers of a database.
 std::string holder(const std::vector<const PoolRow*>& pools) {
   const PoolRow* most = *std::ranges::max_element(pools, {}, [](const PoolRow* p) { return servers(*p); });
@@ -84,6 +97,7 @@ std::string why_it_waits(const Look& look, const PoolRow& pool, const RecentPool
     return fmt::format("no host can be reached{}{}", h.last_error.empty() ? "" : ": ", h.last_error);
   }
   if (auto slow = slow_host(look, hosts)) return *slow;
+  if (auto others = used_up_together(look.fleet, pool)) return *others;
   if (d && d->max_connections > 0 && d->current_connections >= d->max_connections)
     return fmt::format("max_db_connections = {} is used up, {}", d->max_connections,
                        holder(look.pools.at(pool.database)));
@@ -109,10 +123,11 @@ std::string why_it_waits(const Look& look, const PoolRow& pool, const RecentPool
   return "they are about to be served";
 }
 
-std::int64_t setting(const Fleet& fleet, std::string_view key) {
-  for (const config::ShownSetting& s : fleet.settings)
-    if (s.key == key) return std::strtoll(s.value.c_str(), nullptr, 10);
-  return 0;
+// How many there are, and how many there may be: of all processes, if somebody counts them together.
+std::pair<int, int> clients_of(const Fleet& fleet) {
+  for (const BudgetRow& b : fleet.budget)
+    if (b.limit == "max_client_conn") return b.held >= 0 ? std::pair(b.held, b.configured) : std::pair(b.here, b.share);
+  return {0, 0};
 }
 
 }  // namespace
@@ -146,9 +161,7 @@ std::vector<Finding> findings(const Fleet& fleet, const std::vector<RecentPool>&
   };
   if (fleet.ending) add({true, "a shutdown is under way", "it waits for clients or servers to leave"});
   if (fleet.paused && waiting.empty()) add({false, "everything is paused", "RESUME in the console ends it"});
-  if (const std::int64_t limit = setting(fleet, "max_client_conn"); limit > 0) {
-    std::int64_t clients = 0;
-    for (const WorkerRow& w : fleet.workers) clients += w.clients;
+  if (auto [clients, limit] = clients_of(fleet); limit > 0) {
     if (clients * 10 >= limit * 9)
       add({clients >= limit, fmt::format("{} of {} clients are connected", clients, limit),
            "more than max_client_conn are turned away"});

@@ -5,6 +5,7 @@
 namespace pgf::observe {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
@@ -70,6 +71,13 @@ TEST(Findings, WhatElseItWaitsFor) {
   EXPECT_EQ(why(fleet), "they are about to be served");
   fleet.pools[0].sv_login = 1;
   EXPECT_EQ(why(fleet), "a server is being opened");
+  fleet.budget = {{"max_client_conn", "", "", 9, 5, 1, 9, 2},
+                  {"pool_size", "d", "other", 9, 5, 1, 9, 2},
+                  {"pool_size", "d", "u", 5, 3, 2, 4, 2}};
+  EXPECT_EQ(why(fleet), "a server is being opened");
+  fleet.budget[2].held = 5;
+  EXPECT_EQ(why(fleet), "pool_size = 5 is used up by 2 processes together, 2 of them here");
+  fleet.budget.clear();
   fleet.users.resize(1);
   fleet.users[0].name = "u";
   fleet.users[0].max_user_connections = fleet.users[0].current_connections = 2;
@@ -109,11 +117,13 @@ TEST(Findings, LimitsOfTheProgram) {
   fleet.workers[1].worker = 1;
   fleet.workers[1].busy = 0.97;
   fleet.workers[1].clients = 90;
-  fleet.settings = {{"max_client_conn", "100", "100", false, false, true}};
+  fleet.budget = {{"max_client_conn", "", "", 100, 100, 90, 90}};
   EXPECT_THAT(findings(fleet, {}, {}), ElementsAre(Field(&Finding::title, "90 of 100 clients are connected"),
                                                    Field(&Finding::title, "worker 1 has no time left")));
-  fleet.workers[1].clients = 89;
+  fleet.budget[0].held = 89;
   EXPECT_THAT(findings(fleet, {}, {}), SizeIs(1));
+  fleet.budget = {{"max_client_conn", "", "", 100, 25, 24, -1, 4}};  // fleet_size = 4
+  EXPECT_THAT(findings(fleet, {}, {}), Contains(Field(&Finding::title, "24 of 25 clients are connected")));
 }
 
 TEST(Findings, AreNotMoreThanSomebodyReads) {

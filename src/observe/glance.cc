@@ -151,6 +151,7 @@ std::string Glance::json(const Choice& choice, std::uint64_t& settings) const {
   write_tops(out);
   write_hosts(out);
   write_peers(out);
+  write_slow_waits(out);
   if (settings != settings_number_) {
     settings = settings_number_;
     write_settings(out);
@@ -345,6 +346,18 @@ void Glance::write_peers(Json& out) const {
     out.open('{').member("peer", p.peer_id).member("host", p.host).member("port", p.port);
     out.member("sent", use.cl_active_cancel_req).member("waiting", use.cl_waiting_cancel_req);
     out.member("connections", use.sv_active_cancel).member("connecting", use.sv_login).close('}');
+  }
+  out.close(']');
+}
+
+void Glance::write_slow_waits(Json& out) const {
+  out.key("slow_waits").open('[');
+  for (std::size_t i = 0; i < std::min(report_->slow_waits.size(), kWaits); ++i) {
+    const SlowWaitRow& w = report_->slow_waits[i];
+    out.open('{').member("ended", w.ended / 1000).member("waited", w.waited).member("in_vain", w.in_vain);
+    out.member("database", w.database).member("user", w.user).member("servers", w.servers).member("size", w.pool_size);
+    out.member("client", w.client).member("addr", w.addr).member("port", w.port);
+    out.member("application_name", w.application_name).member("worker", w.worker).close('}');
   }
   out.close(']');
 }

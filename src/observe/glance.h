@@ -26,10 +26,11 @@ struct Choice {  // of one viewer
 class Glance {
  public:
   // What update() draws from.
-  static constexpr unsigned kParts =
-      kPools | kWorkers | kDatabases | kUsers | kSettings | kStats | kLatencies | kPeers | kHosts | kHostUse;
+  static constexpr unsigned kParts = kPools | kWorkers | kDatabases | kUsers | kSettings | kStats | kLatencies |
+                                     kPeers | kHosts | kHostUse | kSlowWaits | kBudget;
   static constexpr std::size_t kRows = 25;     // pools on a page
   static constexpr std::size_t kTop = 10;      // databases, users
+  static constexpr std::size_t kWaits = 20;    // slow waits
   static constexpr std::size_t kMaxRows = 64;  // hosts, peers, workers
 
   // A new report; the clocks are monotonic and wall time.
@@ -67,6 +68,7 @@ class Glance {
   void write_tops(Json& out) const;
   void write_hosts(Json& out) const;
   void write_peers(Json& out) const;
+  void write_slow_waits(Json& out) const;
   void write_findings(Json& out) const;
   void write_settings(Json& out) const;
 

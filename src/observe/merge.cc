@@ -116,6 +116,13 @@ std::vector<HostTimesRow> sum_host_times(std::vector<Report>& reports) {
   return rows;
 }
 
+std::vector<SlowWaitRow> latest_waits(std::vector<Report>& reports) {
+  std::vector<SlowWaitRow> all;
+  for (Report& report : reports) std::ranges::move(report.slow_waits, std::back_inserter(all));
+  std::ranges::stable_sort(all, std::greater(), &SlowWaitRow::ended);
+  return all;
+}
+
 }  // namespace
 
 // Replaces everything that comes from workers; databases, users, settings and the other items of LISTS are not touched.
@@ -124,6 +131,7 @@ void merge(Fleet& fleet, std::vector<Report>& reports) {
     for (const PoolRow& pool : report.pools) report.worker.latencies += pool.latencies;
   fleet.host_use = sum_host_use(reports);
   fleet.host_times = sum_host_times(reports);
+  fleet.slow_waits = latest_waits(reports);
   fleet.clients = in_pool_order(reports, &Report::clients);
   fleet.servers = in_pool_order(reports, &Report::servers);
   fleet.pools = sum_pools(reports);

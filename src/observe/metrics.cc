@@ -281,6 +281,12 @@ void write_program(Page& page, const Fleet& fleet) {
   gauge("pgbouncer_cached_dns_names", "names in the resolver's memory", l.dns_names);
   gauge("pgbouncer_cached_dns_zones", "zones in the resolver's memory", l.dns_zones);
   gauge("pgbouncer_in_flight_dns_queries", "names that are being resolved", l.dns_queries);
+  for (const BudgetRow& b : fleet.budget) {
+    if (b.limit != "max_client_conn") continue;
+    gauge("pgflotilla_max_clients", "clients that this process may have, as long as others of its budget take no more",
+          b.held >= 0 ? std::max(b.configured - b.held, 0) + b.here : b.share);
+    gauge("pgflotilla_budget_members", "processes that share the limits (budget = fleet)", b.members);
+  }
   for (const config::ShownSetting& s : fleet.settings) {
     const std::int64_t value = std::atoll(s.value.c_str());
     if (s.key == "max_client_conn")

@@ -11,8 +11,8 @@
 namespace pgf::observe {
 
 // What metrics() draws from.
-inline constexpr unsigned kMetricsParts =
-    kPools | kWorkers | kDatabases | kUsers | kSettings | kStats | kLatencies | kDns | kPeers | kHosts | kHostUse;
+inline constexpr unsigned kMetricsParts = kPools | kWorkers | kDatabases | kUsers | kSettings | kStats | kLatencies |
+                                          kDns | kPeers | kHosts | kHostUse | kClientBudget;
 
 // What is beyond `foremost` is summed up under the name "(others)".
 std::string metrics(const Fleet& fleet, Exposition exposition, Foremost& foremost);

@@ -152,6 +152,19 @@ struct Lists {  // SHOW LISTS
       dns_pending = 0;
 };
 
+struct SlowWaitRow {  // SHOW SLOW_WAITS
+  Usec ended = 0;     // wall clock
+  Usec waited = 0;
+  bool in_vain = false;
+  std::string database, user;
+  int servers = 0, pool_size = 0;
+  std::uint64_t client = 0;
+  std::string addr;
+  int port = 0;
+  std::string application_name;
+  int worker = 0;
+};
+
 // What one worker answers; fields not asked for stay empty.
 struct Report {
   std::vector<SocketRow> clients, servers;
@@ -159,6 +172,7 @@ struct Report {
   std::vector<PeerPoolRow> peer_pools;
   std::vector<HostUse> host_use;  // an entry may come more than once
   std::vector<HostTimesRow> host_times;
+  std::vector<SlowWaitRow> slow_waits;
   WorkerRow worker;
   int login_clients = 0;
   std::vector<session::Handed> handed;
@@ -176,6 +190,7 @@ struct Fleet {
   std::vector<HostRow> hosts;
   std::vector<HostUse> host_use;         // summed
   std::vector<HostTimesRow> host_times;  // summed
+  std::vector<SlowWaitRow> slow_waits;   // latest first
   std::vector<BudgetRow> budget;
   std::vector<DnsHostRow> dns_hosts;
   std::vector<DnsZoneRow> dns_zones;

@@ -11,6 +11,8 @@ void client_rows(std::string& out, const Fleet& fleet);
 void server_rows(std::string& out, const Fleet& fleet);
 void socket_rows(std::string& out, const Fleet& fleet);
 void active_socket_rows(std::string& out, const Fleet& fleet);
+void host_rows(std::string& out, const Fleet& fleet);
+void slow_wait_rows(std::string& out, const Fleet& fleet);
 
 // rows_handed.cc
 void fd_rows(std::string& out, const Fleet& fleet);
@@ -29,7 +31,6 @@ void database_rows(std::string& out, const Fleet& fleet);
 void user_rows(std::string& out, const Fleet& fleet);
 void peer_rows(std::string& out, const Fleet& fleet);
 void peer_pool_rows(std::string& out, const Fleet& fleet);
-void host_rows(std::string& out, const Fleet& fleet);
 void budget_rows(std::string& out, const Fleet& fleet);
 void dns_host_rows(std::string& out, const Fleet& fleet);
 void dns_zone_rows(std::string& out, const Fleet& fleet);

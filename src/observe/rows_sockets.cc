@@ -78,6 +78,16 @@ void host_rows(std::string& out, const Fleet& fleet) {
   }
 }
 
+void slow_wait_rows(std::string& out, const Fleet& fleet) {
+  for (const SlowWaitRow& row : fleet.slow_waits) {
+    wire::RowWriter w(out);
+    w.text(local_time(row.ended)).number(row.waited).text(row.in_vain ? "none" : "served");
+    w.text(row.database).text(row.user).number(row.servers).number(row.pool_size);
+    w.number(static_cast<std::int64_t>(row.client)).text(row.addr).number(row.port).text(row.application_name);
+    w.number(row.worker);
+  }
+}
+
 void client_rows(std::string& out, const Fleet& fleet) { rows(out, fleet.clients); }
 
 void server_rows(std::string& out, const Fleet& fleet) { rows(out, fleet.servers); }

@@ -141,6 +141,10 @@ constexpr Column kStatsAveragesColumns[] = {{"database", 's'},
 constexpr Column kLatencyColumns[] = {{"database", 's'}, {"user", 's'},    {"what", 's'},
                                       {"count", 'q'},    {"p50_us", 'q'},  {"p90_us", 'q'},
                                       {"p99_us", 'q'},   {"p999_us", 'q'}, {"max_us", 'q'}};
+constexpr Column kSlowWaitColumns[] = {
+    {"ended", 's'}, {"waited_us", 'q'}, {"outcome", 's'},          {"database", 's'},
+    {"user", 's'},  {"servers", 'i'},   {"pool_size", 'i'},        {"client_id", 'q'},
+    {"addr", 's'},  {"port", 'i'},      {"application_name", 's'}, {"worker", 'i'}};
 constexpr Column kTotalsColumns[] = {{"name", 's'}, {"value", 'N'}};
 constexpr Column kListColumns[] = {{"list", 's'}, {"items", 'i'}};
 constexpr Column kConfigColumns[] = {{"key", 's'}, {"value", 's'}, {"default", 's'}, {"changeable", 's'}};
@@ -225,6 +229,7 @@ constexpr View kViews[] = {
     {"STATS_AVERAGES", kStatsAveragesColumns, kStats, kEveryone, stats_averages_rows},
     {"TOTALS", kTotalsColumns, kStats, kEveryone, totals_rows},
     {"LATENCY", kLatencyColumns, kLatencies, kEveryone, latency_rows},
+    {"SLOW_WAITS", kSlowWaitColumns, kSlowWaits, kEveryone, slow_wait_rows},
     {"LISTS", kListColumns, kLists | kPools, kEveryone, list_rows},
     {"CONFIG", kConfigColumns, kSettings, kEveryone, config_rows},
     {"SOCKETS", kSocketAndBuffers, kClients | kServers, kEveryone, socket_rows},

@@ -28,7 +28,9 @@ enum Gather : unsigned {
   kHosts = 1u << 12,  // with kServers: for the counts
   kLatencies = 1u << 13,
   kHostUse = 1u << 14,  // with kHosts: the counts without kServers, and times per host
+  kSlowWaits = 1u << 15,
   kBudget = 1u << 16,
+  kClientBudget = 1u << 17,  // of that, max_client_conn only
 };
 // What is drawn from the pools of the workers.
 inline constexpr unsigned kFromPools = kPools | kWorkers | kLists | kStats | kLatencies;

@@ -72,6 +72,9 @@ TEST(Views, ColumnsAreThoseOfTheReference) {
        "avg_client_login_count N"},
       {"TOTALS", "name s value N"},
       {"LATENCY", "database s user s what s count q p50_us q p90_us q p99_us q p999_us q max_us q"},
+      {"SLOW_WAITS",
+       "ended s waited_us q outcome s database s user s servers i pool_size i client_id q addr s port i "
+       "application_name s worker i"},
       {"VERSION", "version s"},
       {"STATE", "key s value s"},
       {"CONFIG", "key s value s default s changeable s"},
@@ -104,6 +107,18 @@ TEST(Views, Budget) {
   fleet.budget.push_back({"pool_size", "d", "u", 10, 5, 3, 9, 2, 1});
   EXPECT_THAT(shown("FLEET", fleet),
               ElementsAre("max_client_conn|NULL|NULL|100|50|7|NULL|1|0", "pool_size|d|u|10|5|3|9|2|1"));
+}
+
+TEST(Views, SlowWaitsLatestFirst) {
+  std::vector<Report> reports(2);
+  reports[0].slow_waits = {{1000 * kSecond, 150'000, false, "d", "u", 3, 3, 7, "10.0.0.1", 4000, "app", 0}};
+  reports[1].slow_waits = {{1001 * kSecond, 2'000'000, true, "d", "u", 3, 0, 8, "unix", 6432, "", 1}};
+  Fleet fleet;
+  merge(fleet, reports);
+  auto rows = shown("SLOW_WAITS", fleet);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_THAT(rows[0], ::testing::EndsWith("|2000000|none|d|u|3|0|8|unix|6432||1"));
+  EXPECT_THAT(rows[1], ::testing::EndsWith("|150000|served|d|u|3|3|7|10.0.0.1|4000|app|0"));
 }
 
 TEST(Views, Hosts) {

@@ -199,6 +199,8 @@ class Client final : public net::StreamOwner, public ListNode {
   // client_slow.cc: what took longer than its setting allows gets a line
   void note_login();
   void note_unfinished();  // the client goes: what it waited for, logged in to or was in the middle of
+  void wait_over(Usec waited, bool in_vain);
+  void keep_wait(Usec waited, bool in_vain);
   void tell_wait(Usec waited, bool in_vain);
   void tell_login(Usec took, bool failed);
   void tell_transaction(Usec took, bool broken_off);

@@ -1,4 +1,5 @@
-// log_slow_wait, log_slow_login, log_slow_transaction: who, in which pool, on which worker, and how long in each state.
+// log_slow_wait, log_slow_login, log_slow_transaction: who, in which pool, on which worker, and how long in each state;
+// and the waits that are kept for who asks.
 #include <fmt/format.h>
 
 #include "session/client_login.h"
@@ -14,7 +15,14 @@ bool is_slow(Usec took, Usec limit) { return limit > 0 && took >= limit; }
 
 void Client::note_wait(Usec waited) {
   xact_waited_ += waited;
-  if (is_slow(waited, env_->settings().log_slow_wait)) tell_wait(waited, false);
+  wait_over(waited, false);
+}
+
+void Client::wait_over(Usec waited, bool in_vain) {
+  const Usec limit = env_->settings().log_slow_wait;
+  if (waited < (limit > 0 ? limit : SlowWaits::kLong)) return;
+  if (env_->slow_waits.wants_one(env_->now())) keep_wait(waited, in_vain);
+  if (limit > 0) tell_wait(waited, in_vain);
 }
 
 void Client::note_login() {
@@ -26,11 +34,19 @@ void Client::note_unfinished() {
   const config::Settings& s = env_->settings();
   const Usec now = env_->now();
   const bool waits = phase_ == Phase::waiting || phase_ == Phase::lookup_wait;
-  if (waits && is_slow(now - queued_at, s.log_slow_wait)) tell_wait(now - queued_at, true);
+  if (waits) wait_over(now - queued_at, true);
   if (login_ && !login_->console && is_slow(now - connect_time, s.log_slow_login)) tell_login(now - connect_time, true);
   const bool stream_of_wal = replication != wire::Replication::none;  // takes as long as it takes
   if (xact_start_ && !waits && !stream_of_wal && is_slow(now - xact_start_, s.log_slow_transaction))
     tell_transaction(now - xact_start_, true);
+}
+
+void Client::keep_wait(Usec waited, bool in_vain) {
+  const int app = env_->shared.names.find("application_name");
+  const std::string* name = params().size() > app ? params().get(app).get() : nullptr;
+  env_->slow_waits.add({env_->now(), waited, in_vain, pool->shared.database.name, pool->server_user(),
+                        pool->shared.servers.value(), pool->policy().pool_size, id, address(), port(),
+                        name ? *name : ""});
 }
 
 void Client::tell_wait(Usec waited, bool in_vain) {

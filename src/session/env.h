@@ -22,6 +22,7 @@
 #include "pool/shared.h"
 #include "session/latencies.h"
 #include "session/slow_lines.h"
+#include "session/slow_waits.h"
 #include "session/tls_setup.h"
 #include "wire/cancel_key.h"
 #include "wire/params.h"
@@ -158,11 +159,12 @@ class Env {
   // Names whose addresses have changed since the start, and what they are now (Server::check_address). Worker-local.
   std::unordered_map<std::string, std::vector<net::Address>> moved_hosts;
   std::unordered_map<std::string, HostTimes> host_times;  // Worker-local.
-  bool stirring = true;   // a client has come or said something since the last tick
-  bool freezing = false;  // SUSPEND: nothing is read any more, what is queued goes out
-  List<Pool> queues;      // pools in which clients of this worker wait; empty if there is no other worker
-  std::string scratch;    // for messages being built; cleared by its user
+  bool stirring = true;                                   // a client has come or said something since the last tick
+  bool freezing = false;                                  // SUSPEND: nothing is read any more, what is queued goes out
+  List<Pool> queues;    // pools in which clients of this worker wait; empty if there is no other worker
+  std::string scratch;  // for messages being built; cleared by its user
   SlowLines slow_lines;
+  SlowWaits slow_waits;
   std::uint64_t refused_logins = 0;
 
   // Objects live until the end of the turn in which they were buried, so that no caller up the stack loses them.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "session/slow_waits.h"
+
 namespace pgf::session {
 namespace {
 
@@ -29,6 +31,16 @@ TEST(SlowLines, QuietOnesAreAllWritten) {
   SlowLines lines;
   for (int i = 1; i < 100; ++i) EXPECT_TRUE(lines.take(i * kSecond / 10));
   EXPECT_EQ(lines.untold(100 * kSecond), 0u);
+}
+
+TEST(SlowWaits, TheLastAreKept) {
+  SlowWaits waits;
+  for (Usec i = 1; i <= 60; ++i) waits.add({i, 1, false, "d", "u", 1, 1, 1, "", 0, ""});
+  ASSERT_EQ(waits.last().size(), SlowWaits::kKept);
+  EXPECT_EQ(waits.last().front().ended, 11);
+  EXPECT_EQ(waits.last().back().ended, 60);
+  for (int i = 0; i < SlowLines::kPerSecond; ++i) EXPECT_TRUE(waits.wants_one(kSecond));
+  EXPECT_FALSE(waits.wants_one(kSecond));
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ class Control {
   void fill(observe::Fleet& view, unsigned parts);
   void fill_hosts(observe::Fleet& view);
   void fill_dns(observe::Fleet& view);
-  void fill_budget(observe::Fleet& view);  // control_budget.cc
+  void fill_budget(observe::Fleet& view, bool everything);  // control_budget.cc
   void fill_databases(observe::Fleet& view);
   void fill_users(observe::Fleet& view);
   pool::DatabaseShared* known_database(const std::string& name, bool create);

@@ -7,7 +7,7 @@
 
 namespace pgf::worker {
 
-void Control::fill_budget(observe::Fleet& view) {
+void Control::fill_budget(observe::Fleet& view, bool everything) {
   const config::Config& c = *fleet_.config;
   const pool::Ledger* ledger = fleet_.shared.ledger;
   const bool divided = config::divides(c.settings);
@@ -31,6 +31,7 @@ void Control::fill_budget(observe::Fleet& view) {
 
   const session::Shared& shared = fleet_.shared;
   add("max_client_conn", "", "", config::max_client_conn(whole), config::max_client_conn(c), shared.admitted);
+  if (!everything) return;
   for (pool::DatabaseShared* d : shared.directory.databases()) {
     auto db = config::find_database(c, d->name);
     if (!db) continue;

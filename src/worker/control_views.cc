@@ -1,7 +1,5 @@
 // SHOW: what the workers report, what the control thread itself knows, and descriptors for the process that takes over.
 #include <string.h>
-#include <sys/time.h>
-
 #include <algorithm>
 #include <map>
 
@@ -108,7 +106,7 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
       row.active = it->second->active;
     }
   }
-  if (parts & observe::kBudget) fill_budget(view);
+  if (parts & (observe::kBudget | observe::kClientBudget)) fill_budget(view, (parts & observe::kBudget) != 0);
   if (parts & (observe::kDns | observe::kLists)) fill_dns(view);
   if (parts & observe::kPeers) {
     for (const auto& [id, peer] : fleet_.config->peers)
@@ -133,10 +131,7 @@ void Control::fill(observe::Fleet& view, unsigned parts) {
 // A host for each element of a list, with an address each that its name stands for.
 void Control::fill_hosts(observe::Fleet& view) {
   const config::Config& c = *fleet_.config;
-  const Usec now = net::monotonic_now();
-  timeval tv;
-  gettimeofday(&tv, nullptr);
-  const Usec wall = static_cast<Usec>(tv.tv_sec) * kSecond + tv.tv_usec;
+  const Usec now = net::monotonic_now(), wall = net::wall_now();
   auto add = [&](const config::Database& db) {
     const std::size_t first = view.hosts.size();
     for (std::size_t i = 0; i < std::max<std::size_t>(db.hosts.size(), 1); ++i) {

@@ -1,7 +1,5 @@
 #include "worker/pages.h"
 
-#include <sys/time.h>
-
 #include <cstdlib>
 
 #include "config/value.h"
@@ -102,9 +100,7 @@ Response events(const std::shared_ptr<Site>& site, const Request& request) {
 void refresh(const std::shared_ptr<Site>& site, std::function<void(web::Renew)> done) {
   site->fleet.to_control(
       ReportWanted{observe::Glance::kParts, [site, done](std::shared_ptr<const observe::Fleet> report) {
-                     timeval tv;
-                     gettimeofday(&tv, nullptr);
-                     const Usec now = net::monotonic_now(), wall = static_cast<Usec>(tv.tv_sec) * kSecond + tv.tv_usec;
+                     const Usec now = net::monotonic_now(), wall = net::wall_now();
                      done([site, report, now, wall] { site->glance.update(report, now, wall); });
                    }});
 }

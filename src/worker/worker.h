@@ -113,6 +113,7 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   void finish(Gather& what, Gathered& answer);
   void report_peers(observe::Report& report);
   void report_hosts(observe::Report& report);
+  void report_slow_waits(observe::Report& report);
 
   session::Prober prober_{*this};
   Fleet& fleet_;

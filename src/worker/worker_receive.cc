@@ -1,6 +1,5 @@
 // What a worker does with each message (messages.h).
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <time.h>
 
 #include <algorithm>
@@ -189,11 +188,7 @@ void Worker::receive(KillClient& m) {
   fleet_.to_control(Done{m.ticket, found});
 }
 
-static Usec wall(Usec monotonic, Usec now) {
-  timeval tv;
-  gettimeofday(&tv, nullptr);
-  return static_cast<Usec>(tv.tv_sec) * kSecond + tv.tv_usec - (now - monotonic);
-}
+static Usec wall(Usec monotonic, Usec now) { return net::wall_now() - (now - monotonic); }
 
 static std::string shown_state(const Client& c) {
   switch (c.phase()) {
@@ -382,6 +377,12 @@ void Worker::report_hosts(observe::Report& report) {
   for (const auto& [address, times] : host_times) report.host_times.push_back({address, times.query, times.connect});
 }
 
+void Worker::report_slow_waits(observe::Report& report) {
+  for (const session::SlowWait& w : slow_waits.last())
+    report.slow_waits.push_back({wall(w.ended, now()), w.waited, w.in_vain, w.database, w.user, w.servers, w.pool_size,
+                                 w.client, w.addr, w.port, w.application_name, worker});
+}
+
 void Worker::report_peers(observe::Report& report) {
   peers_.each_pool([&](session::PeerPool& p) {
     observe::PeerPoolRow row;
@@ -441,6 +442,7 @@ bool Worker::go_on_gathering() {
 
 void Worker::finish(Gather& m, Gathered& answer) {
   if (m.parts & observe::kHostUse) report_hosts(answer.report);
+  if (m.parts & observe::kSlowWaits) report_slow_waits(answer.report);
   // Whoever is in no pool is logging in, so that 100,000 idle clients need not be looked at.
   if (!(m.parts & (observe::kClients | observe::kLists))) {
     int& left = answer.report.login_clients = client_count_;

@@ -146,6 +146,34 @@ def test_slow_wait_in_vain(pooler):
                      r"in vain; worker [01], servers 1 of 1\n", p.log())
 
 
+def test_slow_waits_are_kept(pooler):
+    """For whoever asks, whether they are logged or not: from a tenth of a second on, if log_slow_wait does not say."""
+    p = pooler(default_pool_size=1)
+
+    def kept(client):  # logins of a busy moment may be among the others
+        return [r for r in p.show("SLOW_WAITS", user="stats") if r["port"] == str(client.sock.getsockname()[1])]
+
+    def long():
+        wait_until(lambda: int(p.pool()["maxwait"]) > 0 or int(p.pool()["maxwait_us"]) > 100_000, "that is long")
+    with p.login() as holder, p.login(application_name="a job") as waiter:
+        in_line(p, holder, waiter)
+        long()
+        holder.query("commit")
+        waiter.until()
+        (row,) = kept(waiter)
+        assert int(row["waited_us"]) >= 100_000 and row["outcome"] == "served" and row["ended"][:2] == "20"
+        assert (row["database"], row["user"], row["servers"], row["pool_size"]) == ("p0", "alice", "1", "1")
+        client = next(r for r in p.show("CLIENTS") if r["application_name"] == "a job")
+        assert (row["client_id"], row["addr"]) == (client["client_id"], "127.0.0.1")
+        assert row["application_name"] == "a job" and row["worker"] in ("0", "1")
+        with p.login() as other:
+            in_line(p, holder, other)
+            long()
+            port = other.sock.getsockname()[1]
+        holder.query("commit")
+        wait_until(lambda: [r["outcome"] for r in p.show("SLOW_WAITS") if r["port"] == str(port)] == ["none"], "in vain")
+
+
 def test_below_the_threshold_is_silent(pooler):
     p = pooler(default_pool_size=1, log_slow_wait=600, log_slow_login=600, log_slow_transaction=600)
     with p.login() as holder, p.login() as waiter:

@@ -159,6 +159,22 @@ def test_numbers_are_the_consoles(serving):
                          for r in show("HOSTS")]
 
 
+def test_slow_waits_are_the_consoles(serving):
+    p = serving(default_pool_size=1, log_slow_wait="0.000001")
+    with p.login() as holder, p.login(application_name="<b>") as waiter, Events(p) as viewer:
+        holder.query("begin")
+        waiter.send(wire.query("select 1"))
+        wait_until(lambda: p.pool()["cl_waiting"] == 1)
+        holder.query("commit")
+        waiter.until()
+        got = viewer.until(lambda r: any(w["application_name"] == "<b>" for w in r["slow_waits"]))["slow_waits"]
+    shown = p.show("SLOW_WAITS")
+    assert [(w["client"], w["waited"], w["in_vain"], w["database"], w["user"], w["servers"], w["size"], w["addr"],
+             w["port"], w["application_name"], w["worker"]) for w in got] == \
+        [(int(r["client_id"]), int(r["waited_us"]), r["outcome"] == "none", r["database"], r["user"], int(r["servers"]),
+          int(r["pool_size"]), r["addr"], int(r["port"]), r["application_name"], int(r["worker"])) for r in shown]
+
+
 def test_rates_and_recent_latencies(serving):
     p = serving()
     with Events(p) as viewer, p.login() as c:
@@ -527,6 +543,7 @@ def test_the_page_says_who_starves_and_why(serving, pg, browser, stage):
         browser.js("scrollTo(0, 0)")
         browser.shot(f"starves-{stage.__name__}", full=False)
     browser.until("!document.title.includes('wait')")
+    browser.until(f"document.querySelector('#wait-table [data-col=pool]')?.innerText == '{database} / alice'")
     browser.clean(p)
 
 

@@ -1,7 +1,7 @@
 // The page: one report each second, shown.
 import { Charts, History, poolKey, spark } from "./charts";
 import { by, bytes, count, counted, duration, each, make, percent, rate, Table, text } from "./dom";
-import type { Host, Peer, Percentiles, Pool, Report, Setting, Since, Top } from "./report";
+import type { Host, Peer, Percentiles, Pool, Report, Setting, Since, SlowWait, Top } from "./report";
 import { Stream } from "./stream";
 
 // ---- what this viewer has chosen ----
@@ -95,6 +95,19 @@ const latencies = new Table<[string, Percentiles]>("latency-table", [
     name: key, title: key === "p999" ? "p99.9" : key, number: true, value: ([, p]: [string, Percentiles]) => p[key] ?? null,
     shown: ([, p]: [string, Percentiles]) => duration(p[key]) })),
 ], ([what]) => what, "");
+
+const slowWaits = new Table<SlowWait>("wait-table", [
+  { name: "ended", title: "Ended", value: (w) => w.ended, shown: (w) => new Date(w.ended).toLocaleTimeString() },
+  { name: "waited", title: "Waited", number: true, value: (w) => w.waited, shown: (w) => duration(w.waited) },
+  { name: "outcome", title: "Got", value: (w) => (w.in_vain ? "nothing" : "a server") },
+  { name: "pool", title: "Database / user", value: (w) => `${w.database} / ${w.user}` },
+  { name: "servers", title: "Servers", help: "of the pool, when the wait was over", number: true, value: (w) => w.servers,
+    shown: (w) => who(w.servers, w.size) },
+  { name: "client", title: "Client", help: "client_id of SHOW CLIENTS and its address", value: (w) => w.client,
+    shown: (w) => `${w.client} at ${w.addr}:${w.port}` },
+  { name: "application", title: "Application", value: (w) => w.application_name },
+  { name: "worker", title: "Worker", few: true, number: true, value: (w) => w.worker },
+], (w) => `${w.client} ${w.waited}`, "Nobody has waited long.");
 
 const badge = () => make("span", { class: "badge" });
 const hosts = new Table<Host>("host-table", [
@@ -241,6 +254,7 @@ function show(r: Report) {
 
   showWorkers(r);
   latencies.show(Object.entries(r.latency).map(([what, of]) => [what, of[since] ?? { count: 0 }]));
+  slowWaits.show(r.slow_waits, (w) => (w.in_vain ? "hot" : ""));
   text(by("hosts-count"), r.hosts.total > r.hosts.rows.length ? `${r.hosts.rows.length} of ${count(r.hosts.total)}` : `${r.hosts.total}`);
   hosts.show(r.hosts.rows);
   by("peers").hidden = !r.peers.length;

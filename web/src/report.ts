@@ -19,6 +19,10 @@ export interface Host {
 export interface Peer {
   peer: number; host: string; port: number; sent: number; waiting: number; connections: number; connecting: number;
 }
+export interface SlowWait {
+  ended: number; waited: number; in_vain: boolean; database: string; user: string; servers: number; size: number;
+  client: number; addr: string; port: number; application_name: string; worker: number;
+}
 export interface Top {
   name: string; clients: number; max_clients: number; servers: number; max_servers: number; queries: number;
   waiting: number; paused?: boolean; disabled?: boolean;
@@ -36,6 +40,6 @@ export interface Report {
   findings: Finding[]; workers: Worker[];
   latency: Record<string, { second?: Percentiles; minute?: Percentiles; start: Percentiles }>;
   pools: { matching: number; from: number; page: number; rows: Pool[]; chosen?: Pool };
-  databases: Top[]; users: Top[]; hosts: { total: number; rows: Host[] }; peers: Peer[];
+  databases: Top[]; users: Top[]; hosts: { total: number; rows: Host[] }; peers: Peer[]; slow_waits: SlowWait[];
   settings?: Setting[];
 }
