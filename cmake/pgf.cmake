@@ -37,6 +37,7 @@ function(pgf_library name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE pgf_${name} GTest::gmock GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE PGF_ROOT="${CMAKE_SOURCE_DIR}")
+    target_compile_options(${name}_test PRIVATE "$<$<CONFIG:Release>:-O1;-g1>")  # half of the build's time
     add_test(NAME ${name}_test COMMAND ${name}_test)
   endif()
 

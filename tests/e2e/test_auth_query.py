@@ -76,7 +76,7 @@ def test_every_pool_mode(lookup, role, pool_mode):
     for _ in range(3):
         with p.login("found", password=PASSWORD) as c:
             assert c.value("select current_user") == "found"
-    assert p.pool("p0", "bob")["sv_idle"] == 1
+    wait_until(lambda: p.pool("p0", "bob")["sv_idle"] == 1, "its reset is over")
 
 
 @pytest.mark.parametrize("user", ["s_md5", "s_scram", "s_password"])
