@@ -164,7 +164,7 @@ def test_slow_waits_are_kept(pooler):
         assert int(row["waited_us"]) >= 100_000 and row["outcome"] == "served" and row["ended"][:2] == "20"
         assert (row["database"], row["user"], row["servers"], row["pool_size"]) == ("p0", "alice", "1", "1")
         client = next(r for r in p.show("CLIENTS") if r["application_name"] == "a job")
-        assert (row["client_id"], row["addr"]) == (client["client_id"], "127.0.0.1")
+        assert (row["client_id"], row["addr"]) == (client["id"], "127.0.0.1")
         assert row["application_name"] == "a job" and row["worker"] in ("0", "1")
         with p.login() as other:
             in_line(p, holder, other)
