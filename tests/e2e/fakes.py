@@ -14,7 +14,8 @@ DONE = wire.msg("C", b"SELECT 1\0") + READY
 
 @contextlib.contextmanager
 def relay(port, to, delay=0):
-    """While it lasts, the server of port `to` is at `port`, too; its answers come there `delay` seconds late."""
+    """While it lasts, the server of port `to` is at `port`, too; its answers come there `delay` seconds late. It yields a
+    function: no new connections from then on."""
     made = []
 
     def copy(a, b, wait):
@@ -34,10 +35,15 @@ def relay(port, to, delay=0):
                     threading.Thread(target=copy, args=(a, b, wait), daemon=True).start()
     with socket.create_server(("127.0.0.1", port)) as listener:
         threading.Thread(target=serve, daemon=True).start()
+
+        def no_more():
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
         try:
-            yield
+            yield no_more
         finally:
-            listener.shutdown(socket.SHUT_RDWR)
+            no_more()
             for s in made:
                 s.close()
 

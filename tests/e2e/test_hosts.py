@@ -815,9 +815,7 @@ def test_r153_two_that_take_writes(pooler, pg):
         return p.log().count("two servers of database app take writes")
 
     with contextlib.ExitStack() as stack:
-        relays = {port: stack.enter_context(contextlib.ExitStack()) for port in ports}
-        for port in ports:
-            relays[port].enter_context(relay(port, pg.port))
+        no_more = {port: stack.enter_context(relay(port, pg.port)) for port in ports}
         clients = [stack.enter_context(p.login(database="app")) for _ in range(5)]
         for c in clients[:4]:
             c.query("begin")
@@ -826,14 +824,14 @@ def test_r153_two_that_take_writes(pooler, pg):
         assert known(first)["role"] == known(second)["role"] == "primary"
         assert warned() == 1 and f"127.0.0.1:{first} is used until it fails, 127.0.0.1:{second} is not" in p.log()
 
-        relays[first].close()  # no new connection to it
+        no_more[first]()
         clients[4].query("begin")
         assert used() == {first, second}
         for c in clients:
             assert [m.type for m in c.query("commit")] == ["C", "Z"]
         wait_until(lambda: used() == {second}, "who writes elsewhere ends when it is free")
 
-        relays[first].enter_context(relay(first, pg.port))
+        stack.enter_context(relay(first, pg.port))
         wait_until(lambda: clients[4].value("select 1") == "1" and known(first)["role"] == "primary"
                    and known(first)["state"] != "out", "the first one is back")
         for c in clients:
