@@ -33,8 +33,7 @@ std::vector<Placement::Move> Placement::plan(config::Placement policy, std::span
 
   double total = 0;
   bool hot = false;
-  const auto all = loads;
-  loads = loads.first(std::min(cores_, loads.size()));
+  const auto field = loads.first(std::min(cores_, loads.size()));
   for (const Load& l : loads) {
     total += l.busy;
     hot |= l.busy > kHot && l.active > 1;  // one client's work cannot be divided
@@ -43,20 +42,21 @@ std::vector<Placement::Move> Placement::plan(config::Placement policy, std::span
   quiet_looks_ = total <= kQuiet ? quiet_looks_ + 1 : 0;
   if (now < settled_at_) return moves;
 
-  if (now >= crowd_at_ && !(moves = crowd(all)).empty()) {
+  const bool may_gather = total <= kQuiet && now >= calm_until_;  // which brings them further than crowd() would
+  if (!may_gather && now >= crowd_at_ && !(moves = crowd(loads)).empty()) {
     crowd_at_ = now + kSettle;  // who comes and goes there does not keep the others from being looked at
-  } else if (hot_looks_ >= kPatience && !(moves = relieve(loads)).empty()) {
+  } else if (hot_looks_ >= kPatience && !(moves = relieve(field)).empty()) {
     // Had they just come together, that was wrong, and will be tried less often.
     bool again = gathered() && calm_ > 0 && now - gathered_at_ < 2 * calm_;
     calm_ = again ? std::min(2 * calm_, kLongestCalm) : std::max(calm_ / 2, kCalm);
     targets_.clear();
     calm_until_ = now + calm_;
     settled_at_ = now + kSettle;
-  } else if (quiet_looks_ >= kPatience && now >= calm_until_) {
+  } else if (quiet_looks_ >= kPatience && may_gather) {
     if (!gathered()) gathered_at_ = now;
     moves = gather(loads, total);
   } else if (quiet_looks_ == 0 && !gathered()) {
-    moves = level(loads);
+    moves = level(field);
     if (!moves.empty()) settled_at_ = now + kSettle;
   }
   for (const Move& m : moves) {
@@ -111,7 +111,7 @@ std::vector<Placement::Move> Placement::relieve(std::span<const Load> loads) con
 // only ever become fewer: if they get hot, relieve() sees to it.
 std::vector<Placement::Move> Placement::gather(std::span<const Load> loads, double total) {
   if (!gathered()) {
-    std::vector<int> order(loads.size());
+    std::vector<int> order(std::min(cores_, loads.size()));
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, std::greater(), [&](int w) { return loads[static_cast<std::size_t>(w)].active; });
     auto enough = static_cast<std::size_t>(std::max(1.0, std::ceil(total / kComfort)));
