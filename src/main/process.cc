@@ -11,7 +11,9 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 
+#include "base/cgroup.h"
 #include "config/value.h"
 #include "net/socket.h"
 
@@ -83,33 +85,15 @@ void remove_pidfile(const std::string& path) {
   if (!path.empty()) unlink(path.c_str());
 }
 
-// The quota of this process's cgroup (v2), in cores, or 0 for none.
-static double cgroup_cores() {
-  std::string self, error;
-  if (!read_file("/proc/self/cgroup", self, error)) return 0;
-  std::size_t at = self.find("0::");
-  if (at == std::string::npos) return 0;
-  std::string path = self.substr(at + 3, self.find('\n', at) - at - 3);
-  double least = 0;
-  // Every group above may be the one that limits.
-  for (;;) {
-    std::string text;
-    if (read_file("/sys/fs/cgroup" + path + "/cpu.max", text, error) && !text.starts_with("max")) {
-      char* end;
-      double quota = std::strtod(text.c_str(), &end), period = std::strtod(end, nullptr);
-      if (quota > 0 && period > 0 && (least == 0 || quota / period < least)) least = quota / period;
-    }
-    if (path.empty() || path == "/") return least;
-    path = path.substr(0, path.rfind('/'));
-  }
-}
-
 int usable_cores() {
   cpu_set_t set;
   int cores =
       sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  double quota = cgroup_cores();
-  if (quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota)));
+  const double quota = cgroup_cores([](const std::string& path) -> std::optional<std::string> {
+    std::string text, error;
+    return read_file(path, text, error) ? std::optional(text) : std::nullopt;
+  });
+  if (quota > 0 && quota < cores) cores = static_cast<int>(std::ceil(quota));
   return std::max(1, cores);
 }
 
