@@ -171,7 +171,7 @@ void Log::put(int fd, Losses& losses, const timeval& now, LogLevel level, std::s
   const Stamp& at = stamp(now.tv_sec);
   auto head = [&](LogLevel l) {
     const bool journal = fd == STDERR_FILENO && target_.journal;
-    const std::string priority = journal ? fmt::format("<{}>", kPriorities[static_cast<int>(l)]) : std::string();
+    std::string priority = journal ? fmt::format("<{}>", kPriorities[static_cast<int>(l)]) : std::string();
     if (json) return priority + json_head(now, l);
     if (journal) return priority;
     return fmt::format("{}.{:03} {} [{}] {} ", at.date, now.tv_usec / 1000, at.zone, getpid(),

@@ -90,6 +90,7 @@ bool needs_new_servers(const Database& a, const Database& b) {
 std::vector<std::pair<std::string, int>> hosts_of(const Database& db, const Settings& settings) {
   if (db.hosts.empty()) return {{settings.unix_socket_dir, db.ports[0]}};
   std::vector<std::pair<std::string, int>> all;
+  all.reserve(db.hosts.size());
   for (std::size_t i = 0; i < db.hosts.size(); ++i)
     all.emplace_back(db.hosts[i], db.ports[db.ports.size() > i ? i : 0]);
   return all;
