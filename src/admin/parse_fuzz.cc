@@ -16,6 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (command.database.size() > 63 || command.key.size() > 63 || command.value.size() > 255) std::abort();
   bool shows = command.help || command.view || command.parameter;
   if (command.verb->action == Action::show && !shows) std::abort();
-  if (command.verb->argument == Argument::database && command.database.empty()) std::abort();
+  if (command.verb->who == Who::admin && !command.parameter && !command.needs_admin()) std::abort();
+  if (command.port < 0 || command.port > 65535 || (command.port > 0 && command.host.empty())) std::abort();
+  const bool needs = command.verb->argument == Argument::database;
+  if (needs && command.database.empty() && command.problem.empty()) std::abort();
   return 0;
 }
