@@ -89,7 +89,7 @@ constexpr Row kRows[] = {
     {"auth_file", Text{&S::auth_file}, nullptr, live, yes, "file of user names and passwords"},
     {"auth_hba_file", Text{&S::auth_hba_file}, "", live, yes, "access rules, used with auth_type=hba"},
     {"auth_ident_file", Text{&S::auth_ident_file}, nullptr, live, yes, "user name maps, used with auth_type=hba"},
-    {"auth_ldap_options", Text{&S::auth_ldap_options}, nullptr, live, yes,
+    {"auth_ldap_options", Secret{&S::auth_ldap_options}, nullptr, live, yes,
      "LDAP server and search, used with auth_type=ldap"},
     {"auth_query", Text{&S::auth_query}, kAuthQuery, live, yes, "query that fetches a user's password from a server"},
     {"auth_type", Enum<AuthType>{&S::auth_type}, "md5", live, yes, "how clients prove who they are"},
@@ -372,8 +372,10 @@ void copy(Settings& to, const Settings& from, const Row& row) {
 }
 
 bool is_null(const Settings& s, const Row& row) {
-  const Text* text = std::get_if<Text>(&row.field);
-  return text && !row.default_text && (s.*text->member).empty();
+  if (row.default_text) return false;
+  if (const Text* text = std::get_if<Text>(&row.field)) return (s.*text->member).empty();
+  const Secret* secret = std::get_if<Secret>(&row.field);
+  return secret && (s.*secret->member).empty();
 }
 
 }  // namespace

@@ -189,6 +189,19 @@ TEST(Settings, BootOnlyKeys) {
                                               "fleet_file"}));
 }
 
+TEST(Settings, PasswordsAreNotShown) {
+  Settings s = defaults();
+  ASSERT_TRUE(set(s, "metrics_token", "hush"));
+  ASSERT_TRUE(set(s, "auth_ldap_options", "ldapserver=h ldapbasedn=b ldapbinddn=a ldapbindpasswd=hush"));
+  for (const ShownSetting& shown : show(s)) {
+    EXPECT_EQ(shown.value.find("hush"), std::string::npos) << shown.key;
+    if (shown.key == "auth_ldap_options") {
+      EXPECT_EQ(shown.value, "********");
+      EXPECT_FALSE(shown.value_null);
+    }
+  }
+}
+
 TEST(Settings, Ints) {
   Settings s = defaults();
   ASSERT_TRUE(set(s, "default_pool_size", "0x10"));
