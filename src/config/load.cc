@@ -73,7 +73,8 @@ class Builder : public IniVisitor {
   bool peer(std::string_view name, std::string_view value, const Place& place) {
     auto entry = parse_peer(name, value);
     if (!entry) return bad_entry(name, value, place, entry.error());
-    config_.peers[entry->id] = *std::move(entry);
+    const int id = entry->id;
+    config_.peers[id] = *std::move(entry);
     return true;
   }
 
