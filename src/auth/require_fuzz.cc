@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 
 #include "auth/require.h"
@@ -16,6 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     allowed += require->allows(method);
     if (require->refusal(method).empty()) std::abort();
   }
-  if (text.empty() != (allowed == 6)) std::abort();
+  const int named = text.empty() ? 0 : 1 + static_cast<int>(std::ranges::count(text, ','));
+  const bool forbids = text.empty() || text.starts_with('!');
+  if (allowed != (forbids ? 6 - named : named)) std::abort();
   return 0;
 }
