@@ -76,9 +76,12 @@ std::string write_pidfile(const std::string& path) {
   int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return fmt::format("could not open pidfile '{}': {}", path, strerror(errno));
   std::string text = fmt::format("{}\n", getpid());
-  bool ok = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const ssize_t written = ::write(fd, text.data(), text.size());
+  const int error = written < 0 ? errno : written < static_cast<ssize_t>(text.size()) ? ENOSPC : 0;
   ::close(fd);
-  return ok ? std::string() : fmt::format("could not write pidfile '{}': {}", path, strerror(errno));
+  if (!error) return {};
+  unlink(path.c_str());  // half of one would keep the next process from starting
+  return fmt::format("could not write pidfile '{}': {}", path, strerror(error));
 }
 
 void remove_pidfile(const std::string& path) {

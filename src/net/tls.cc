@@ -363,6 +363,13 @@ std::unique_ptr<Tls> Tls::connect(const TlsContext& context, const std::string& 
   return tls;
 }
 
+std::unique_ptr<Tls> Tls::anybody(const TlsContext& context) {
+  std::unique_ptr<Tls> tls = connect(context, "", false);
+  tls->check_name_ = false;
+  SSL_set_verify(tls->ssl_, SSL_VERIFY_NONE, nullptr);
+  return tls;
+}
+
 Tls::Tls(const TlsContext& context, std::string host, bool direct)
     : ssl_(SSL_new(context.context_)), direct_(direct), host_(std::move(host)) {
   BIO* bio = BIO_new(TlsHooks::method());

@@ -72,6 +72,8 @@ class Tls {
   static std::unique_ptr<Tls> accept(const TlsContext& context, bool direct);
   // host: what was dialled, a name or an address; verified if the context says so.
   static std::unique_ptr<Tls> connect(const TlsContext& context, const std::string& host, bool direct);
+  // Only to see whether somebody answers: any certificate will do, and nothing is said inside.
+  static std::unique_ptr<Tls> anybody(const TlsContext& context);
   ~Tls();
   Tls(const Tls&) = delete;
   Tls& operator=(const Tls&) = delete;

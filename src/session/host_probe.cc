@@ -22,9 +22,16 @@ void HostProbe::on_connected(net::Stream&, int error) {
   stream_->arm();
 }
 
-void HostProbe::on_bytes(net::Stream&, const net::Received&) { end({}); }
+void HostProbe::on_bytes(net::Stream&, const net::Received& received) {
+  if (as_text(received.bytes) != "S" || !env_.tls->server) return end({});
+  stream_->start_tls(net::Tls::anybody(*env_.tls->server));
+  stream_->arm();
+}
+
+void HostProbe::on_secure(net::Stream&) { end({}); }
 
 void HostProbe::on_closed(net::Stream&, int error) {
+  if (stream_->tls()) return end({});  // it does not like our TLS, or we not its: it is there
   end(error ? strerror(error) : "server closed the connection unexpectedly");
 }
 

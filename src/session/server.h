@@ -213,7 +213,8 @@ class Server final : public net::StreamOwner, public ListNode {
   bool parked_ = false;         // SUSPEND: nothing of the socket is in the engine
   bool foreign_ = false;        // has statements of the process that this one took over
   bool dirty_ = false;          // something unexpected came while idle
-  bool answered_ = false;       // the host said something
+  bool answered_ = false;       // the host said something of substance
+  bool promised_tls_ = false;   // … and before that S, to our SSLRequest
   bool timed_out_ = false;
   bool ready_ = false;        // logged in as far as PostgreSQL is concerned
   bool asking_role_ = false;  // what runs is our question what the server is

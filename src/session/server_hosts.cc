@@ -233,6 +233,7 @@ void Server::note_answer() {
 
 void Server::note_failure(std::string_view reason) {
   if (answered_ || !health_) return;
+  if (promised_tls_ && !timed_out_) return note_answer();  // it was heard, though TLS did not come about
   if (std::exchange(timed_out_, false) && attempt_->choice)
     env().shared.hosts.silent(*health_, env().now(), reason);
   else

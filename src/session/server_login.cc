@@ -69,6 +69,9 @@ void Server::start_tls(bool direct) {
 std::size_t Server::tls_answer(Bytes bytes) {
   asked_tls_ = false;
   std::uint8_t answer = bytes[0];
+  // S is a promise: where large packets get lost, nothing comes behind it. Our patience goes on.
+  promised_tls_ = answer == 'S' && bytes.size() == 1;
+  if (!promised_tls_) note_answer();
   if (answer != 'S' && answer != 'N') {  // also an error message: nobody vouches for its text
     login_failed("", "bad sslreq answer", false);
   } else if (bytes.size() > 1) {
@@ -110,8 +113,8 @@ void Server::send_startup() {
 }
 
 std::size_t Server::consume_login(Bytes bytes) {
-  note_answer();
   if (asked_tls_) return tls_answer(bytes);
+  note_answer();
   if (bytes.size() < 5) return 0;
   std::uint32_t length = load_be32(bytes.data() + 1);
   if (length < 4 || length > kMaxLoginMessage) {

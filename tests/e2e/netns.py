@@ -20,6 +20,7 @@ table inet lost {
   set mute4 { type ipv4_addr; }
   set mute6 { type ipv6_addr; }
   set some4 { type ipv4_addr; }
+  set narrow4 { type ipv4_addr; }
   chain arrives {
     type filter hook input priority 0;
     ip daddr @gone4 drop
@@ -28,6 +29,8 @@ table inet lost {
     ip6 saddr @gone6 drop
     ip saddr @mute4 tcp flags & psh == psh drop
     ip6 saddr @mute6 tcp flags & psh == psh drop
+    ip daddr @narrow4 meta length > 300 drop
+    ip saddr @narrow4 meta length > 300 drop
     ip daddr @some4 numgen random mod 100 < 15 drop
     ip saddr @some4 numgen random mod 100 < 15 drop
   }
@@ -111,6 +114,10 @@ class Network:
         """One packet in seven, each way."""
         self._set("add", "some", address)
 
+    def narrow(self, address):
+        """Packets of more than 300 bytes get lost."""
+        self._set("add", "narrow", address)
+
     def heal(self):
-        for name in ("gone4", "gone6", "mute4", "mute6", "some4"):
+        for name in ("gone4", "gone6", "mute4", "mute6", "some4", "narrow4"):
             self.run("nft", "flush", "set", "inet", "lost", name)
