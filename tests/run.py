@@ -139,6 +139,7 @@ def main():
             work.chmod(0o755)
         unit_tests(build, reports)
         pytest("layers test", "tests/layers_test.py", reports)
+        pytest("reliability table", "tests/reliability_table.py", reports)
         if not exe.exists():
             count(work / "none", "pgflotilla was not built", 1)
             finish()

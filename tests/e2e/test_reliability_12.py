@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 
 import wire
+from chaos import times
 from conftest import EXE, PASSWORD, SANITIZED, scram_secret, wait_until
 from test_reliability_3 import types
 from wire import parse, query
@@ -508,14 +510,23 @@ def test_r143_shutdown_with_everybody_there(pooler, sig, paused):
 # ------------------------------------------------------------------------------------------------- 144: rolling restart
 
 def test_r144_rolling_restarts_under_logins(make_pooler):
-    """Six restarts on one port while clients log in without a pause: who is told anything at all is let in. What the
-    kernel makes of a connect between our last accept() and the end of the socket (with tcp_defer_accept: of one that
-    has not spoken yet) is out of our hands, unless net.ipv4.tcp_migrate_req is 1: docs/operations.md."""
+    """Six restarts (times CHAOS_SCALE) on one port while clients log in without a pause (or LOGIN_RATE a second): who is told
+    anything at all is let in. What the kernel makes of a connect between our last accept() and the end of the socket (with
+    tcp_defer_accept: of one that has not spoken yet) is out of our hands, unless net.ipv4.tcp_migrate_req is 1:
+    docs/operations.md. Then nobody is refused and nobody is reset."""
+    with open("/proc/sys/net/ipv4/tcp_migrate_req") as f:
+        migrated = f.read() == "1\n"
+    rate, restarts = float(os.environ.get("LOGIN_RATE", 0)), times(6)
     p = make_pooler(so_reuseport=1, tcp_defer_accept=0).start()
     over, errors, done = threading.Event(), [], [0] * 6
+    began = time.monotonic()
 
     def work(i):
+        due = began
         while not over.is_set():
+            if rate:
+                due += len(done) / rate
+                time.sleep(max(0, due - time.monotonic()))
             try:
                 with p.login() as c:
                     assert c.value(f"select {i}") == str(i)
@@ -527,7 +538,7 @@ def test_r144_rolling_restarts_under_logins(make_pooler):
     [t.start() for t in threads]
     old = p
     try:
-        for _ in range(6):
+        for _ in range(restarts):
             new = make_pooler(so_reuseport=1, tcp_defer_accept=0, listen_port=p.port)
             new.port = p.port
             new.start()
@@ -536,10 +547,13 @@ def test_r144_rolling_restarts_under_logins(make_pooler):
             old.kill(signal.SIGTERM)
             assert old.wait_exit() == 0
             old = new
+        took = time.monotonic() - began
     finally:
         over.set()
         [t.join(60) for t in threads]
-    assert len(errors) <= 2 and not any("FATAL" in e for e in errors), (len(errors), sum(done), errors[:3])
+    print(f"{restarts} restarts, {sum(done)} logins ({sum(done) / took:.0f}/s), {len(errors)} failed: {errors[:3]}")
+    assert len(errors) <= (0 if migrated else max(2, restarts // 3)), (len(errors), sum(done), errors[:3])
+    assert not any("FATAL" in e for e in errors), errors[:3]
 
 
 # ------------------------------------------------------------------------------------------------- 145: killed hard

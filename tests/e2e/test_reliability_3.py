@@ -726,3 +726,41 @@ def test_r49_unexpected_bytes_of_an_idle_server(make_pooler, stale, pause):
             a.recv()
         assert "idle server got dirty" in p.log() or "server connection closed" in p.log() or "bye" in p.log()
     fake.close()
+
+
+# ---------------------------------------------------------------------------------------------- 48: messages of no query
+
+NOTICE = msg("N", error_body(S="NOTICE", C="00000", M="by the way"))
+CHANGED = msg("S", b"TimeZone\0Europe/Rome\0")
+NEWS = msg("A", struct.pack("!I", 7) + b"channel\0payload\0")
+
+
+@pytest.mark.workers(1, 2)
+@pytest.mark.parametrize("said", [NOTICE, CHANGED, NEWS, NOTICE + CHANGED + NEWS + NOTICE],
+                         ids=["notice", "parameter", "notification", "all"])
+def test_r48_messages_that_belong_to_no_query(make_pooler, said):
+    """In the login, between the messages of an answer, behind it, and while nobody has the server: whoever asks gets the answer
+    to his question and is in step."""
+    def talk(link):
+        for n in range(1, 100):
+            link.recv()
+            link.send(said, row(f"{link.number}.{n}a"), said, row("b"), said, msg("C", b"SELECT 2\0"), said, READY)
+            time.sleep(0.03)
+            link.send(said)  # it is idle
+            link.fake.said += 1
+    early = said.replace(NEWS, b"")  # no server has news for one who has not logged in
+    fake = Scripted(talk, login=OK + early + PARAMS + early + KEY + early + READY)
+    fake.said = 0
+    p = with_fake(make_pooler(default_pool_size=1), fake)
+    with bystander(p), p.login(database="fake") as a, p.login(database="fake") as b:
+        for i in range(6):
+            c, other = (a, b) if i % 2 else (b, a)
+            out = c.query("select 1")
+            assert [m.type for m in out if m.type not in "NSA"] == ["D", "D", "C", "Z"], out
+            assert [m.row for m in out if m.type == "D"][1] == ["b"]
+            wait_until(lambda: fake.said == i + 1, "the server has spoken unasked")
+            other.sock.setblocking(False)
+            with pytest.raises(BlockingIOError):  # nothing of that was the other's
+                other.sock.recv(1)
+            other.sock.settimeout(30)
+    fake.close()

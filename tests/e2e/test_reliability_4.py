@@ -350,3 +350,40 @@ def test_r58_prepared_statements_are_held_back_too(pooler, pg, how):
                 del c.buf[:at]
         c.sock.settimeout(30)
         assert c.value("select 'in step'") == "in step"
+
+
+# ------------------------------------------------------------------------------------------- 59: the server says goodbye
+
+@pytest.mark.workers(1, 2)
+@pytest.mark.parametrize("how", ["queries", "batches"])
+def test_r59_one_error_when_the_server_says_goodbye(pooler, how):
+    """In the middle of a pipeline: the answers before it, the server's own FATAL once, the end. The next one is served."""
+    p = pooler(default_pool_size=1)
+    for _ in range(3):
+        with p.login() as c:
+            sql = ["select 1", "select 2", "select pg_terminate_backend(pg_backend_pid())", *["select 3"] * 20]
+            c.send(b"".join(query(s) if how == "queries" else pbes(s) for s in sql))
+            out = c.until_closed()
+            assert rows(out)[:2] == [["1"], ["2"]] and "3" not in str(rows(out)[2:])
+            (error,) = [m for m in out if m.type == "E"]
+            assert (error.code, error.fields["S"]) == ("57P01", "FATAL") and out[-1] == error
+        with p.login() as c:
+            assert c.value("select 'next'") == "next"
+
+
+# ---------------------------------------------------------------------------------------- 62: no server for the batch
+
+@pytest.mark.workers(1, 2)
+def test_r62_no_server_within_the_time_for_a_batch(pooler):
+    """One FATAL for all of it, no ReadyForQuery in the middle; the holder of the server notices nothing."""
+    p = pooler(default_pool_size=1, query_wait_timeout=1)
+    with p.login() as holder, p.login() as b, p.login() as d:
+        holder.query("begin")
+        b.send(parse("s", "select 1") + bind("", "s") + describe("P", "") + execute() + SYNC, pbes("select 2"), query("select 3"))
+        d.send(parse("", "select 4") + bind("", "") + FLUSH)
+        for c in (b, d):
+            out = c.until_closed()
+            assert types(out).lstrip("N") == "E" and out[-1].text == "query_wait_timeout" and out[-1].fields["S"] == "FATAL"
+        assert holder.value("select 5") == "5" and holder.query("commit")[-1].body == b"I"
+    with p.login() as c:
+        assert c.value("select 6") == "6"

@@ -383,3 +383,61 @@ def test_r72_failed_transaction_stays_with_its_client(pooler, end):
         b.query("commit")
         d.query("commit")
     idle_again(p)
+
+
+# --------------------------------------------------------------------------------------------------- 71: a bad parameter
+
+@pytest.mark.workers(1, 2)
+def test_r71_parameter_that_the_server_refuses(pooler, pg):
+    """Only who asks for it is told; the server is clean for the next one."""
+    p = pooler(default_pool_size=1)
+    with p.login(application_name="good") as good:
+        pid = good.value("select pg_backend_pid()")
+        for value in ("Nowhere/City", "' ; drop table t; --"):
+            with p.wire() as bad:
+                bad.start(TimeZone=value)
+                out = bad.authenticate()
+                if out[-1].type == "Z":
+                    bad.send(query("select 1"))
+                    out = bad.until_closed()
+                assert [m.type for m in out if m.type in "EZ"][-1] == "E", out
+            assert rows(good.query("select current_setting('application_name'), current_setting('TimeZone')")) == [["good", "UTC"]]
+        assert good.value("select pg_backend_pid()") == pid or not pg.backends(f"pid = {pid}")
+        assert pg.sql("select to_regclass('t') is not null") == [(True,)]
+    idle_again(p)
+
+
+# ------------------------------------------------------------------------------------------------- 75: LISTEN
+
+def test_r75_listen_in_transaction_mode(pooler, pg):
+    """It belongs to the server, as with PgBouncer: docs/compat.md. What comes of it breaks no answer, and nobody gets what was
+    notified in another database."""
+    p = pooler(default_pool_size=1)
+    with p.login() as a, p.login() as b, p.login(database="p1") as elsewhere:
+        assert a.query("listen r75")[0].tag == "LISTEN"
+        elsewhere.query("listen r75")
+        for i in range(5):
+            pg.sql(f"notify r75, 'news {i}'")
+            for c in (b, a):
+                out = c.query(f"select {i}")
+                assert types([m for m in out if m.type != "A"]) == "TDCZ" and rows(out) == [[str(i)]]
+        assert types(elsewhere.query("select 1")) == "TDCZ", "that was not its database"
+    idle_again(p)
+
+
+# ------------------------------------------------------------------------------------------------- 77: session mode
+
+@pytest.mark.workers(1, 2)
+def test_r77_session_keeps_its_server(pooler):
+    """Through errors, RELOAD, RECONNECT and the end of the server's lifetime: the same until the client leaves."""
+    p = pooler(pool_mode="session", default_pool_size=2, server_lifetime=1)
+    with p.login() as c:
+        pid = c.value("select pg_backend_pid()")
+        c.query("set work_mem = '7MB'")
+        for upset in (lambda: c.query("select 1/0"), lambda: p.admin("RELOAD"), lambda: p.admin("RECONNECT"),
+                      lambda: (p.settings.update(default_pool_size=3), p.write_ini(), p.admin("RELOAD")),
+                      lambda: time.sleep(1.5)):
+            upset()
+            assert rows(c.query("select pg_backend_pid(), current_setting('work_mem')")) == [[pid, "7MB"]]
+    with p.login() as c:
+        assert c.value("select pg_backend_pid()") != pid and c.value("show work_mem") != "7MB"
