@@ -56,6 +56,8 @@ def arguments():
     a.add_argument("--null", action="store_true", help="against bench/null_backend")
     a.add_argument("--tools", help="where null_backend lies")
     a.add_argument("--csv", default="soak.csv")
+    a.add_argument("--ramp", type=float, default=250, help="first logins a second")
+    a.add_argument("--login-timeout", type=int, default=60, help="client_login_timeout: more on a machine that has other work")
     a.add_argument("--seed", type=int, default=1)
     return a.parse_args()
 
@@ -457,7 +459,7 @@ class Soak:
         p.settings |= {
             "auth_type": "scram-sha-256", "max_client_conn": options.clients + 100, "default_pool_size": options.pool,
             "max_prepared_statements": 200, "server_lifetime": 300, "log_connections": 0, "log_disconnections": 0,
-            "query_wait_timeout": 300, "listen_backlog": 4096, "client_tls_sslmode": "allow",
+            "query_wait_timeout": 300, "client_login_timeout": options.login_timeout, "listen_backlog": 4096, "client_tls_sslmode": "allow",
             "client_tls_key_file": self.folder / "0.key", "client_tls_cert_file": self.folder / "0.crt"}
         p.databases = {"soak": server}
         p.userlist = {u: PASSWORD for u in (*USERS, "admin")}
@@ -518,7 +520,7 @@ class Soak:
     def run(self):
         """Fills self.samples; the clients' connections are closed when it returns."""
         self.clients = [Client(self, n) for n in range(options.clients)]
-        ramp = options.clients / 250
+        ramp = options.clients / options.ramp
         for c in self.clients:
             self.loop.start(c.life(), c.rnd.uniform(0, ramp))
         end = time.monotonic() + options.hours * 3600

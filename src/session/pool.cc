@@ -640,18 +640,26 @@ void Pool::queue_cancel(std::uint64_t client_id, ClientHandle requester) {
   queued_cancels_.push_back({client_id, requester, env.now()});
 }
 
+// As many as there are places for: one that is settled without a connection leaves its place to the next.
 void Pool::next_cancel() {
-  if (queued_cancels_.empty()) return;
-  QueuedCancel first = queued_cancels_.front();
-  queued_cancels_.pop_front();
-  Client* target = nullptr;
-  active.each([&](Server& s) {
-    if (s.client && s.client->id == first.client_id) target = s.client;
-  });
-  if (target)
+  while (!queued_cancels_.empty()) {
+    const QueuedCancel first = queued_cancels_.front();
+    queued_cancels_.pop_front();
+    Client* target = nullptr;
+    active.each([&](Server& s) {
+      if (s.client && s.client->id == first.client_id) target = s.client;
+    });
+    if (!target) {
+      env.cancel_done(first.requester, "not sending cancel request for client that is now idle");
+      continue;
+    }
+    const std::size_t others = queued_cancels_.size();
     CancelLink::begin(*target, first.requester);
-  else
-    env.cancel_done(first.requester, "not sending cancel request for client that is now idle");
+    if (queued_cancels_.size() > others) {  // no place yet: it is the first still, and has waited since then
+      queued_cancels_.pop_back();
+      return queued_cancels_.push_front(first);
+    }
+  }
 }
 
 }  // namespace pgf::session

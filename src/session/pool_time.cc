@@ -71,8 +71,8 @@ void Pool::tick(Usec now) {
     env.cancel_done(queued_cancels_.front().requester, "cancel_wait_timeout");
     queued_cancels_.pop_front();
   }
-  // What stood in the way may have been other processes' cancels, of whose end nobody tells.
-  if (env.shared.ledger && shared.servers.total() < 2 * policy_.pool_size) next_cancel();
+  // What stood in the way may have been another worker's or process's, of whose end nobody tells.
+  next_cancel();
   if (wanted()) service();
 }
 
