@@ -6,9 +6,10 @@
 Clients (half of them through TLS) log in with SCRAM and, at --rate transactions a second in all, ask by simple and extended
 protocol and by prepared statements, run transactions that are committed or rolled back, COPY in and out, fail, are cancelled,
 read large answers; they stay for about --churn seconds and leave with a word or with a reset. Every --reload seconds the ini
-and the certificate change and RELOAD is said. Each answer is compared with what it must be; each client counts its commits in
-a row of its own, so that one that is lost or done twice is seen at once and again at the end. The server is a PostgreSQL that
-the script starts, or bench/null_backend (--null: no COPY, no errors, no cancels, no counts). All clients live in this one process.
+changes and RELOAD is said, each tenth time with another certificate. Each answer is compared with what it must be; each client
+counts its commits in a row of its own, so that one that is lost or done twice is seen at once and again at the end. The server
+is a PostgreSQL that the script starts, or bench/null_backend (--null: no COPY, no errors, no cancels, no counts). All clients
+live in this one process.
 
 Every --sample seconds a line goes to the CSV. Exit status 1: a wrong answer, a connection that ended by itself, a pooler that
 ended or is not clean in the end, or memory or descriptors that rise.
@@ -492,9 +493,9 @@ class Soak:
             if now - began >= next_reload:
                 next_reload += options.reload
                 self.reloads += 1
-                n = self.reloads % 2
+                n = self.reloads // 10 % 2  # each tenth time: those who began with the old one keep it in memory
                 self.p.settings |= {"client_tls_key_file": self.folder / f"{n}.key", "client_tls_cert_file":
-                                    self.folder / f"{n}.crt", "query_wait_timeout": 300 + n}
+                                    self.folder / f"{n}.crt", "query_wait_timeout": 300 + self.reloads % 2}
                 self.p.write_ini()
                 out = yield from link.ask(query("RELOAD"))
                 if out[0][0] != "C":
