@@ -6,10 +6,12 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace pgf::net {
@@ -81,6 +83,13 @@ class Builder {
     seen_ += std::to_string(text.size());
     seen_ += ':';
     seen_ += text;
+  }
+  // The system's authorities, by their age: an update of them makes a difference.
+  void note_system(const char* variable, const char* usual) {
+    const char* given = std::getenv(variable);
+    struct stat st {};
+    if (::stat(given ? given : usual, &st) == 0)
+      note(fmt::format("{}.{} {}", st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_size));
   }
   std::unexpected<std::string> wrong(std::string_view key, std::string_view value, std::string_view why) const {
     return failed(fmt::format("{}_{} = {}: {}", o_.prefix, key, value, why));
@@ -167,7 +176,10 @@ class Builder {
     if (o_.verify >= Verify::chain) mode |= SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
     SSL_CTX_set_verify(context_, mode, nullptr);
     if (o_.ca_file.empty()) {
-      if (o_.verify != Verify::none) SSL_CTX_set_default_verify_paths(context_);
+      if (o_.verify == Verify::none) return {};
+      SSL_CTX_set_default_verify_paths(context_);
+      note_system(X509_get_default_cert_file_env(), X509_get_default_cert_file());
+      note_system(X509_get_default_cert_dir_env(), X509_get_default_cert_dir());
       return {};
     }
     auto text = read_file(o_.ca_file);

@@ -34,7 +34,8 @@ static std::expected<void, std::string> check(const config::Config& config) {
   return {};
 }
 
-std::expected<std::shared_ptr<const TlsSetup>, std::string> make_tls_setup(const config::Config& config) {
+std::expected<std::shared_ptr<const TlsSetup>, std::string> make_tls_setup(const config::Config& config,
+                                                                           const TlsSetup* before) {
   const config::Settings& s = config.settings;
   if (auto checked = check(config); !checked) return std::unexpected(checked.error());
   auto setup = std::make_shared<TlsSetup>();
@@ -76,6 +77,9 @@ std::expected<std::shared_ptr<const TlsSetup>, std::string> make_tls_setup(const
                              .suites = s.server_tls13_ciphers});
     if (!error.empty()) return std::unexpected(error);
   }
+  for (auto context : {&TlsSetup::client, &TlsSetup::server})
+    if (before && before->*context && (*setup).*context && (before->*context)->same_as(*((*setup).*context)))
+      (*setup).*context = before->*context;
   return setup;
 }
 

@@ -279,7 +279,7 @@ void Control::set(Console console, const admin::Command& command) {
 
 // Certificates and rules anew from the files. On an error those in force stay.
 bool Control::renew_tls(const config::Config& next) {
-  auto setup = session::make_tls_setup(next);
+  auto setup = session::make_tls_setup(next, fleet_.tls.get());
   if (!setup) {
     fleet_.log(LogLevel::error, "{}", setup.error());
     return false;
