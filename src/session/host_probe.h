@@ -1,8 +1,8 @@
 #pragma once
-// Asks addresses that are out whether they are back: a connection, an SSLRequest, one byte; and if our servers speak TLS
-// and the byte is S, TLS, whatever the certificate. PostgreSQL answers before it looks at anything else, takes none of its
-// connections for it and logs nothing. So no client ever waits for a host that may be dead still. Each worker has one
-// prober; pool::Hosts sees to it that one asks at a time.
+// Asks addresses that are out whether they are back: a connection, an SSLRequest, one byte; and if our servers speak
+// TLS and the byte is S, TLS, whatever the certificate. PostgreSQL answers before it looks at anything else, takes none
+// of its connections for it and logs nothing. So no client ever waits for a host that may be dead still. Each worker
+// has one prober; pool::Hosts sees to it that one asks at a time.
 #include <memory>
 #include <vector>
 

@@ -18,8 +18,8 @@ struct TlsSetup {
   bool same_for_servers(const TlsSetup& next) const;
 };
 
-// Reads the certificates. The error is a log line. What has not changed since `before` is used again: a context with the
-// system's authorities takes 0.8 MB, and lives as long as the last connection that began with it.
+// Reads the certificates. The error is a log line. What has not changed since `before` is used again: a context with
+// the system's authorities takes 0.8 MB, and lives as long as the last connection that began with it.
 std::expected<std::shared_ptr<const TlsSetup>, std::string> make_tls_setup(const config::Config& config,
                                                                            const TlsSetup* before = nullptr);
 
