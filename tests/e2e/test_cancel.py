@@ -144,6 +144,7 @@ def cancel_storm(poolers, goal, clients, patience, doors=None):
     assert not any(t.is_alive() for t in threads), "somebody hangs"
     assert not failures, failures[:3]
     assert total[0] >= goal
+    print(f"{total[0]} cancels")
 
 
 @pytest.mark.workers(2, 4, 8)

@@ -304,7 +304,7 @@ def test_random_cancels_through_any_door(group, kinds):
     # client that waits long is told so by a notice.
     made = group(*kinds, default_pool_size=3, verbose=0, log_disconnections=0, query_wait_notify=0, room=" pool_size=100")
     doors = [("127.0.0.1", p.port) for p in made]
-    cancel_storm(made, CANCELS, clients=12, patience=240 + CANCELS / 100, doors=doors)
+    cancel_storm(made, CANCELS, clients=12, patience=240 + CANCELS / 10, doors=doors)
     for p in made:
         wait_until(lambda p=p: quiet(p), "every counter is back")
 
