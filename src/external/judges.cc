@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include <system_error>
 #include <thread>
 
 namespace pgf::external {
@@ -36,8 +37,16 @@ bool Judges::start(auth::ExternalRequest request, Done done) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread(work, state_, ask_).detach();
+    try {
+      std::thread(work, state_, ask_).detach();
+    } catch (const std::system_error&) {  // a limit of the user or of the container: those that are there must do
+      --state_->running;
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (state_->running == 0) {
+      state_->queue.pop_back();
+      return false;
+    }
   }
   state_->changed.notify_one();
   return true;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "net/engine.h"
@@ -60,29 +61,36 @@ void Resolver::start(const std::string& host, Done done, bool in_order) {
     auto [it, fresh] = names_.try_emplace(host);
     Name& name = it->second;
     if (std::string zone = zone_of(host); fresh && !zone.empty()) ++zones_[zone].hosts;
-    if (name.running || name.good_until <= now) {
+    if (!name.running && name.good_until > now) {
+      addresses = name.take_turn(in_order);
+      error = name.error;
+    } else if (name.running || ask(host, name)) {
       name.waiting.emplace_back(std::move(done), in_order);
-      if (!name.running) ask(host, name);
       return;
+    } else {
+      error = "the resolver's thread cannot be started";
     }
-    addresses = name.take_turn(in_order);
-    error = name.error;
   }
   done(addresses, error);
 }
 
-void Resolver::ask(const std::string& host, Name& name) {
-  name.running = true;
-  queue_.push_back({false, host});
+bool Resolver::ask(const std::string& host, Name& name) {
   if (!thread_.joinable()) {
     // Signals are for the control thread.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { work(); });
+    try {
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error&) {  // a limit of the user or of the container: no reason to end
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!thread_.joinable()) return false;
   }
+  name.running = true;
+  queue_.push_back({false, host});
   wake();
+  return true;
 }
 
 void Resolver::forget_old(Usec now) {

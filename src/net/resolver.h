@@ -91,7 +91,7 @@ class Resolver {
   };
 
   // With the mutex held.
-  void ask(const std::string& host, Name& name);
+  bool ask(const std::string& host, Name& name);  // false: there is no thread to be had
   void forget_old(Usec now);
   Usec due_zones(Usec now);
   void wake();

@@ -1,6 +1,7 @@
 """Chaos on the way to servers: 114 (a black hole in the middle of the TLS setup) and 165 of the reliability catalogue. Where
 packets have to get lost, PostgreSQL and the pooler run in a network namespace (netns.py); else the server is a test's own."""
 import contextlib
+import resource
 import socket
 import threading
 
@@ -289,3 +290,18 @@ def test_r34_the_servers_certificate_changes_under_load(pooler, pg_tls, certs, b
         assert not load.refused(), load.refused()[:3]
     finally:
         show(one)
+
+
+@pytest.mark.one_engine
+def test_r137_no_more_threads(pooler, pg):
+    """The limit of the user or the container on threads is used up when the resolver wants its own, at the first name: who needs
+    that waits, others do not notice; with room again it is found."""
+    p = pooler(databases={"named": f"host=localhost port={pg.port} dbname=p0"}, server_login_retry="0.1", query_wait_timeout=100)
+    limit = resource.prlimit(p.proc.pid, resource.RLIMIT_NPROC)
+    resource.prlimit(p.proc.pid, resource.RLIMIT_NPROC, (1, limit[1]))
+    with at_work(p, clients=2), p.wire() as c:
+        c.start(database="named")
+        p.wait_log("the resolver's thread cannot be started")
+        resource.prlimit(p.proc.pid, resource.RLIMIT_NPROC, limit)
+        c.authenticate()
+        assert c.value("select 'found'") == "found"
