@@ -23,6 +23,7 @@ class Engine;
 class EngineCore;
 class UringEngine;
 class EpollEngine;
+class SimEngine;  // tests/sim
 struct Segment;
 struct SendOp;
 
@@ -109,6 +110,7 @@ class Stream {
   friend class EngineCore;
   friend class UringEngine;
   friend class EpollEngine;
+  friend class SimEngine;
 
   // A FIFO of pooled segments (segments.h).
   struct Queue {

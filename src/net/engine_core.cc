@@ -65,30 +65,41 @@ void EngineCore::release_everything() {
 void EngineCore::run(LoopOwner& owner) {
   Usec wanted = 0;  // the first turn comes at once
   next_beat();
+  flush_dirty();  // what was begun before there was a loop
+  end_turn();
   while (!stop_.load(std::memory_order_acquire)) {
-    flush_dirty();
-    end_turn();
-    reap();
     Usec wait_for = timeout(wanted);
     sleeping_.store(true, std::memory_order_seq_cst);
-    if (wake_pending_.load(std::memory_order_seq_cst)) wait_for = 0;
+    if (woken()) wait_for = 0;
     next_beat();
     wait(wait_for);
-    ++turns;
-    run_todo();
-    run_timers();
-    if (wake_pending_.exchange(false, std::memory_order_seq_cst)) owner.on_wake();
-    wanted = owner.on_turn(now_);
+    wanted = turn(owner);
   }
-  flush_dirty();  // a last answer ("shutting down") still gets its chance
-  end_turn();
   stop_.store(false, std::memory_order_relaxed);
+}
+
+Usec EngineCore::turn(LoopOwner& owner) {
+  ++turns;
+  run_todo();
+  run_timers();
+  if (wake_pending_.exchange(false, std::memory_order_seq_cst)) owner.on_wake();
+  Usec wanted = owner.on_turn(now_);
+  flush_dirty();  // also in the last turn: "shutting down" gets its chance
+  end_turn();
+  reap();
+  return wanted;
+}
+
+int EngineCore::make_socket(int family) { return ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
+
+ssize_t EngineCore::receive_now(int fd, void* to, std::size_t size, int flags) {
+  return ::recv(fd, to, size, flags | MSG_DONTWAIT);
 }
 
 void EngineCore::woke_up() {
   next_beat();
   sleeping_.store(false, std::memory_order_relaxed);  // read too late by a waker, it costs one needless write
-  now_ = monotonic_now();
+  now_ = clock();
 }
 
 void EngineCore::stop() {
@@ -109,7 +120,7 @@ Usec EngineCore::timeout(Usec wanted) const {
   if (!todo_.empty() || !dirty_.empty()) return 0;
   if (wanted < 0 || (next_timer_ >= 0 && next_timer_ < wanted)) wanted = next_timer_;
   if (wanted < 0) return -1;
-  return std::max<Usec>(0, wanted - monotonic_now());
+  return std::max<Usec>(0, wanted - clock());
 }
 
 void EngineCore::run_todo() {
@@ -205,7 +216,7 @@ Stream* EngineCore::connect(const sockaddr* address, socklen_t length, StreamOwn
     return nullptr;
   }
   ++syscalls;
-  int fd = ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  int fd = make_socket(address->sa_family);
   if (fd < 0) return nullptr;
   Stream* s = make(fd, Kind::server, owner);
   s->connecting_ = true;
@@ -254,7 +265,7 @@ void EngineCore::finish_flush(Stream& s) {
   char unused[1024];
   for (int i = 0; i < 16 && !s.broken_; ++i) {
     ++syscalls;
-    if (::recv(s.fd_, unused, sizeof unused, MSG_DONTWAIT) < static_cast<ssize_t>(sizeof unused)) break;
+    if (receive_now(s.fd_, unused, sizeof unused, 0) < static_cast<ssize_t>(sizeof unused)) break;
   }
   close(s);
 }
@@ -291,7 +302,7 @@ bool EngineCore::looks_idle(const Stream& s) {
   if (s.silent() || s.eof_ || s.broken_ || s.stash_.head) return false;
   char c;
   ++syscalls;
-  ssize_t n = ::recv(s.fd_, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+  ssize_t n = receive_now(s.fd_, &c, 1, MSG_PEEK);
   return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
 }
 

@@ -63,6 +63,15 @@ class EngineCore : public Engine {
   virtual void close_fd(int fd) = 0;
   virtual void end_turn() {}            // after the flushes
   virtual void wait(Usec timeout) = 0;  // microseconds, -1 for ever; calls woke_up(), then delivers
+  // What the simulator has others of (tests/sim). None of these is on a query's way.
+  virtual Usec clock() const { return monotonic_now(); }
+  virtual int make_socket(int family);
+  virtual ssize_t receive_now(int fd, void* to, std::size_t size, int flags);
+
+  // What follows a wait: the rest of the turn, its sends included. Returns the time of the next turn that is wanted.
+  Usec turn(LoopOwner& owner);
+  Usec timeout(Usec wanted) const;  // for wait()
+  bool woken() const { return wake_pending_.load(std::memory_order_seq_cst); }
   int event_fd() const { return event_fd_; }
   void woke_up();
 
@@ -119,7 +128,6 @@ class EngineCore : public Engine {
   void run_timers();
   void flush_dirty();
   void reap();
-  Usec timeout(Usec wanted) const;
 
   struct Lingering {
     Stream* stream;

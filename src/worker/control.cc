@@ -23,8 +23,7 @@ Control::Control(Fleet& fleet, Loader loader, std::function<void(const config::S
       reopen_log_(std::move(reopen_log)),
       notify_(std::move(notify)),
       placement_(fleet.shared.workers, fleet.plan.cores),
-      watchdog_(fleet, notify_, manager_patience),
-      period_start_(net::monotonic_now()) {}
+      watchdog_(fleet, notify_, manager_patience) {}
 
 int Control::run(int signal_fd) {
   while (!exit_) {
@@ -42,17 +41,21 @@ int Control::run(int signal_fd) {
     if (fds[1].revents & POLLIN) {
       std::uint64_t count;
       [[maybe_unused]] ssize_t n = read(fleet_.control_event, &count, sizeof count);
-      fleet_.control.drain([this](ToControl* m) {
-        std::unique_ptr<ToControl> owner(m);
-        std::visit([this](auto& body) { receive(body); }, m->body);
-      });
     }
-    report_if_wanted(net::monotonic_now());
-    tell_pending();
-    if (fleet_.shared.stuck.load() != 0) watchdog_.accept_for_stuck();
-    tick(net::monotonic_now());
+    turn(net::monotonic_now());
   }
   return *exit_;
+}
+
+void Control::turn(Usec now) {
+  fleet_.control.drain([this](ToControl* m) {
+    std::unique_ptr<ToControl> owner(m);
+    std::visit([this](auto& body) { receive(body); }, m->body);
+  });
+  report_if_wanted(now);
+  tell_pending();
+  if (fleet_.shared.stuck.load() != 0) watchdog_.accept_for_stuck();
+  tick(now);
 }
 
 // ---- tickets ----
@@ -524,6 +527,7 @@ void Control::tick(Usec now) {
   place(now);
   if (now < next_tick_) return;
   next_tick_ = now + kSecond / 3;
+  if (period_start_ == 0) period_start_ = now;
   if (watchdog_.look(now)) {
     fleet_.log(LogLevel::fatal, "a worker is stuck for longer than watchdog_abort, giving up");
     notify_("STOPPING=1");

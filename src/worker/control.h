@@ -26,6 +26,8 @@ class Control {
   // Until the program is to end. signal_fd delivers SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2. Returns the
   // exit status.
   int run(int signal_fd);
+  // What it does each time around, for who has a loop of his own (tests/sim).
+  void turn(Usec now);
 
  private:
   struct Console {  // who asked
@@ -115,7 +117,7 @@ class Control {
   bool reporting_ = false;
   Usec next_report_ = 0;
   std::vector<observe::Fleet::Stats> last_stats_, growth_;
-  Usec period_ = kSecond, period_start_, next_tick_ = 0;
+  Usec period_ = kSecond, period_start_ = 0, next_tick_ = 0;
   bool waiting_asked_ = false;
   bool ending_ = false;            // SHUTDOWN or a signal began it; Shared::shutdown follows when the port is closed
   bool servers_outdated_ = false;  // their TLS rules have changed, and publish() has not seen to it yet

@@ -25,11 +25,15 @@ Worker::~Worker() {
 }
 
 void Worker::start(std::vector<int> tcp, std::vector<int> local) {
+  prepare(std::move(tcp), std::move(local));
+  thread_ = std::thread([this] { main(); });
+}
+
+void Worker::prepare(std::vector<int> tcp, std::vector<int> local) {
   config = fleet_.config;
   tls = fleet_.tls;
   listeners_ = std::move(tcp);
   unix_listeners_ = std::move(local);
-  thread_ = std::thread([this] { main(); });
 }
 
 void Worker::join() {
@@ -49,22 +53,29 @@ std::uint64_t Worker::beat() const {
 void Worker::main() {
   thread_id_.store(gettid());
   pthread_setname_np(pthread_self(), fmt::format("worker {}", worker).c_str());
+  begin(make_engine());
+  engine->run(*this);
+  fleet_.loop_ended();
+  end();
+}
+
+std::unique_ptr<net::Engine> Worker::make_engine() {
   try {
-    if (fleet_.use_uring) engine_ = net::make_uring();
+    if (fleet_.use_uring) return net::make_uring();
   } catch (const std::exception& e) {  // the probe worked, and so many of them may yet be more than a limit allows
     log(LogLevel::error, "worker {}: io_uring cannot be used, epoll instead: {}", worker, e.what());
   }
-  if (!engine_) engine_ = net::make_epoll();
+  return net::make_epoll();
+}
+
+void Worker::begin(std::unique_ptr<net::Engine> its_engine) {
+  engine_ = std::move(its_engine);
   engine = engine_.get();
   cap_sends();
   listen_again();
   wake_.store(engine, std::memory_order_release);
   engine->wake();  // for what was posted before
-  window_start_ = net::monotonic_now();
-  engine->run(*this);
-  fleet_.loop_ended();
-  wake_.store(nullptr, std::memory_order_release);
-  end();
+  window_start_ = engine->now();
 }
 
 void Worker::cap_sends() {
@@ -103,6 +114,7 @@ void Worker::thaw() {
 
 // The loop has ended for good: everything that it served goes, without a word to anybody.
 void Worker::end() {
+  wake_.store(nullptr, std::memory_order_release);
   mailbox_.drain([this](ToWorker* m) {
     std::unique_ptr<ToWorker> owner(m);
     if (auto* moved = std::get_if<MovedServer>(&m->body)) {

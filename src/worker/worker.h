@@ -23,6 +23,11 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
 
   void start(std::vector<int> listeners, std::vector<int> unix_listeners);
   void join();
+  // What start() does in the new thread, for who has a loop of his own (tests/sim): begin() and end() are called where
+  // the loop runs, before it and after it.
+  void prepare(std::vector<int> listeners, std::vector<int> unix_listeners);
+  void begin(std::unique_ptr<net::Engine> its_engine);
+  void end();
   void post(ToWorker::Body body);  // any thread
   // For the watchdog, while the fleet runs.
   std::uint64_t beat() const;  // of the engine
@@ -37,8 +42,9 @@ class Worker final : public session::Env, public net::LoopOwner, public net::Acc
   Usec cpu_time();
 
  private:
+  friend struct Inspector;  // tests/sim looks at the lists
   void main();
-  void end();
+  std::unique_ptr<net::Engine> make_engine();
   // LoopOwner, AcceptOwner
   Usec on_turn(Usec now) override;
   void on_wake() override;

@@ -21,7 +21,7 @@ static std::size_t index(MoveReason reason) { return static_cast<std::size_t>(re
 Usec Worker::cpu_time() {
   clockid_t clock;
   timespec t{};
-  if (pthread_getcpuclockid(thread_.native_handle(), &clock) == 0) clock_gettime(clock, &t);
+  if (thread_.joinable() && pthread_getcpuclockid(thread_.native_handle(), &clock) == 0) clock_gettime(clock, &t);
   return static_cast<Usec>(t.tv_sec) * kSecond + t.tv_nsec / 1000;
 }
 

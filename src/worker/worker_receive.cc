@@ -457,7 +457,7 @@ void Worker::finish(Gather& m, Gathered& answer) {
   timespec cpu;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
   w.cpu_seconds = static_cast<double>(cpu.tv_sec) + static_cast<double>(cpu.tv_nsec) / 1e9;
-  Usec now_us = net::monotonic_now(), cpu_us = static_cast<Usec>(w.cpu_seconds * 1e6);
+  Usec now_us = now(), cpu_us = static_cast<Usec>(w.cpu_seconds * 1e6);
   if (now_us - window_start_ > kSecond / 10) {  // share of the time since the last question, at least 0.1 s
     busy_share_ = static_cast<double>(cpu_us - busy_sum_) / static_cast<double>(now_us - window_start_);
     window_start_ = now_us;
