@@ -196,8 +196,8 @@ void Client::fatal(std::string_view sqlstate, std::string_view text, std::string
   if (login_) ++env_->refused_logins;
   std::string out;
   wire::error(out, "FATAL", sqlstate, text, detail);
-  // Not in the middle of a message that is being relayed: the client could not read it anyway.
-  if (!cut_ && !(server && server->mid_message())) stream->send(as_bytes(out));
+  // Not in the middle of a message that is being relayed: the client could not read it anyway. Nor behind a FATAL.
+  if (!cut_ && !(server && server->has_the_word())) stream->send(as_bytes(out));
   if (env_->settings().log_disconnections)
     log(LogLevel::log, fmt::format("closing because: {} (age={}s)", text, (env_->now() - connect_time) / kSecond));
   if (env_->settings().log_pooler_errors) log(LogLevel::warning, fmt::format("pooler error: {}", text));
@@ -228,7 +228,7 @@ void Client::finish() {
 void Client::bad_header(Bytes bytes) { fatal("08P01", wire::bad_header_text(bytes)); }
 
 void Client::server_lost(const Say& reason, std::string_view text) {
-  cut_ = server && server->mid_message();
+  cut_ = server && server->has_the_word();
   server = nullptr;
   if (looking_up()) return fatal(say::config_error);  // why the server went is not for strangers
   fatal(reason, text);

@@ -211,7 +211,7 @@ class Client final : public net::StreamOwner, public ListNode {
   Phase phase_ = Phase::first;
   bool paused_ = false;      // reading is paused because held_ or the server's queue is full
   bool admitted_ = false;    // has a place under max_client_conn
-  bool cut_ = false;         // the server went in the middle of a message: nothing readable can follow
+  bool cut_ = false;         // the server went with the word (Server::has_the_word): nothing readable can follow
   bool discarding_ = false;  // body_left_ is thrown away
   bool batch_describes_ = false, batch_complete_ = false;  // batch_ has a Describe, its Sync
   bool replaying_ = false;

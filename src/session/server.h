@@ -108,7 +108,8 @@ class Server final : public net::StreamOwner, public ListNode {
   void set_unnamed(Unnamed unnamed) { unnamed_ = unnamed; }
   bool copying() const { return copy_in_; }
   void emit_fakes();  // made-up answers whose turn has come
-  bool mid_message() const { return body_left_ > 0; }
+  // Its client can read nothing of ours now: half a message stands before it, or the server's own FATAL.
+  bool has_the_word() const { return body_left_ > 0 || fatal_seen_; }
   bool unread() const { return held_ != nullptr; }  // part of a message that nobody asked for
 
   Phase phase() const { return phase_; }

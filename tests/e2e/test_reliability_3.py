@@ -144,6 +144,23 @@ def test_r38_length_lies_in_a_servers_login(make_pooler, kind):
     fake.close()
 
 
+@pytest.mark.ours
+@pytest.mark.parametrize("setting", ["query_timeout", "transaction_timeout"])
+def test_i3_no_second_last_word(make_pooler, setting):
+    """A server says FATAL and does not close (I3). When time is over, its client has heard the end already."""
+    def talk(link):
+        link.recv()
+        link.send(wire.msg("E", b"SFATAL\0C57P01\0Mterminating connection\0\0"))
+        while True:
+            link.recv()
+    fake = Scripted(talk)
+    p = with_fake(make_pooler(**{setting: 1}), fake)
+    with bystander(p), p.login(database="fake") as c:
+        c.send(wire.query("select 1"))
+        assert c.fatal().text == "terminating connection"
+    fake.close()
+
+
 @pytest.mark.parametrize("kind", ["T", "D", "C", "Z", "S", "E", "d"])
 def test_r38_length_lies_in_an_answer(make_pooler, kind):
     lies = list(LIES)
