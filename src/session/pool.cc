@@ -195,8 +195,13 @@ bool Pool::take(Client& client) {
   waiting.push_back(&client);
   publish_front();
   set_waiting_bit();
-  if (!paused()) find_server(client);
-  return false;
+  if (paused()) return false;
+  // Those before this one wait for servers that are being checked, one each: what is idle is for this one.
+  if (idle.empty())
+    find_server(client);
+  else
+    service();
+  return client.server != nullptr;
 }
 
 void Pool::queue_for_welcome(Client& client) {
@@ -487,7 +492,10 @@ void Pool::service() {
     Client* client = next_waiter();
     if (!client) break;
     Server* server = pop_idle(*client);
-    if (!server) break;
+    if (!server) {
+      if (idle.empty() || !checks_missing()) break;
+      continue;  // one is being checked now: the next one for the next client
+    }
     promise(*server, *client);
     if (client->phase() == Client::Phase::active) client->parameters_set();
   }
@@ -495,6 +503,9 @@ void Pool::service() {
   if (!joining.empty())
     if (Client* client = first_joining()) launch(client);
 }
+
+// Each server that is being checked, or reset, is on its way to one client, not to all of them.
+bool Pool::checks_missing() const { return tested.size() + static_cast<std::size_t>(ungreeted_) < waiting.size(); }
 
 // Servers that look idle elsewhere are mostly in use again when the question arrives, if they are busy: who has asked
 // once in vain opens a connection as well, if there is room for one.
@@ -517,7 +528,7 @@ bool Pool::launch(Client* waiter) {
     tested.each([&](Server& s) {
       checking |= !s.asks_role() && (s.phase() == Server::Phase::checking || s.phase() == Server::Phase::resetting);
     });
-    if (checking) return false;  // one is on its way already
+    if (checking && !checks_missing()) return false;  // one is on its way already
   }
   Usec now = env.now();
   if (now < shared.retry_at.load(std::memory_order_relaxed)) return false;

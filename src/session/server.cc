@@ -205,6 +205,8 @@ void Server::disconnect(std::string_view reason) {
     idle_since = env().now();
     pool->list(*this, Phase::closing);
     stream->arm();
+    // Whoever waited for it looks around: another one may be idle.
+    if (before == Phase::checking || before == Phase::resetting) env().poke_after_close(pool->shared);
   } else {
     pool->list(*this, Phase::closing);
     gone();
