@@ -321,8 +321,18 @@ void Pool::offer(Server& server) {
 bool Pool::owed_to_sibling() {
   Client* mine = waiting.front();
   const Usec since = mine ? mine->queued_at : env.now();
-  return shared.database.hunger.claim(since, shared.number) || shared.user.hunger.claim(since, shared.number) ||
-         (env.shared.ledger && owed_to_fleet());
+  auto claims = [&](pool::Hunger& hunger) {
+    return hunger.yields(since, shared.number) && hunger.claim(longest_wait(since), shared.number);
+  };
+  return claims(shared.database.hunger) || claims(shared.user.hunger) || (env.shared.ledger && owed_to_fleet());
+}
+
+// Since when some client of this pool waits, on whichever worker: the server may be for that one. Judged by those that
+// wait here, two pools could take the only place from each other for ever, each giving it up as soon as it has it.
+Usec Pool::longest_wait(Usec here) const {
+  for (int w = 0; !env.alone() && w < shared.workers(); ++w)
+    if (Usec since = shared.front(w).since.load(std::memory_order_relaxed); since && since < here) here = since;
+  return here;
 }
 
 // Likewise between processes: one of those that share our limits has less than its part and waits. The keeper has told

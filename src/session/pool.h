@@ -87,6 +87,7 @@ class Pool : public ListNode {  // in Env::queues while clients wait here and ot
   bool launch(Client* waiter);
   void find_server(Client& waiter);
   bool owed_to_sibling();
+  Usec longest_wait(Usec here) const;
   bool checks_missing() const;
   bool owed_to_fleet();
   void settle_hunger();
