@@ -315,7 +315,7 @@ Client::Step Client::parse_statement(Bytes body) {
   }
   ++pool->counters.client_parses;
   if (!make_room()) return fatal(say::statement_memory), Step::stop;
-  if (!forgotten && server->statements().ready(*statement, plan_epoch())) {
+  if (!forgotten && server->statements().ready(*statement, plan_epoch(), server->owed().batch())) {
     server->owed().push(Ask::parse, Give::fake, statement, parse->name);
     server->emit_fakes();
   } else {
@@ -346,18 +346,20 @@ Client::Step Client::use_statement(std::string_view name, wire::StatementPtr& st
     log(LogLevel::warning, fmt::format("prepared statement '{}' not found", name));
     return fatal(say::statement_unknown), Step::stop;
   }
-  if (!server->statements().use(*statement, plan_epoch())) ensure_prepared(statement, Give::skip, {});
+  if (!server->statements().use(*statement, plan_epoch(), server->owed().batch()))
+    ensure_prepared(statement, Give::skip, {});
   return Step::done;
 }
 
 void Client::ensure_prepared(const wire::StatementPtr& statement, Give give, std::string_view client_name) {
   std::string& out = env_->scratch;
   out.clear();
-  if (server->statements().has(*statement)) {  // with a plan that no longer fits, or about to be forgotten
+  // It may be there: with a plan that no longer fits, about to be forgotten, or by an answer that is still to come.
+  if (server->statements().has(*statement) || server->owed().settles(Ask::close, *statement)) {
     wire::close_statement(out, statement->server_name);
     server->owed().push(Ask::close, Give::skip, statement);
   }
-  server->statements().add(statement, plan_epoch());
+  server->statements().add(statement, plan_epoch(), server->owed().batch());
   std::size_t limit = static_cast<std::size_t>(env_->settings().max_prepared_statements);
   while (wire::StatementPtr victim = server->statements().evict(limit)) {
     wire::close_statement(out, victim->server_name);
@@ -475,7 +477,8 @@ bool Client::deallocate(Bytes sql) {
   if (all) server->expect_forgetting();
   wire::StatementPtr statement = name.empty() || !statements_ ? nullptr : statements_->find(name);
   if (!statement) return false;
-  if (!server->statements().ready(*statement, plan_epoch())) ensure_prepared(statement, Give::skip, {});
+  if (!server->statements().ready(*statement, plan_epoch(), server->owed().batch()))
+    ensure_prepared(statement, Give::skip, {});
   std::string& out = env_->scratch;
   out.clear();
   wire::query(out, fmt::format("DEALLOCATE \"{}\"", statement->server_name));

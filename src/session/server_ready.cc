@@ -212,6 +212,8 @@ std::size_t Server::relay(const net::Received& received) {
 bool Server::completed(std::uint8_t type, Bytes body) {
   bool swallow = false;
   if (owed_.completes_front(type)) {
+    if (type == '1' && owed_.front().statement && owed_.front().give != Give::fake)
+      statements().confirm(*owed_.front().statement);
     swallow = owed_.drop_front() == Give::skip;
     if (!copy_in_) owed_.drop_copy_ends();
     popped_ = true;
@@ -331,7 +333,8 @@ void Server::undo(wire::Owed::Entry& e) {
   }
   bool at_client = client && !e.name.empty();
   if (e.ask == Ask::parse) {
-    if (e.give != Give::fake) statements().remove(*e.statement);
+    // Unless it was said again behind the Sync.
+    if (e.give != Give::fake && !owed_.settles(Ask::parse, *e.statement)) statements().remove(*e.statement);
     if (at_client) client->drop_statement(e.name, *e.statement);
   } else if (e.ask == Ask::close) {
     if (e.give == Give::skip)

@@ -46,6 +46,18 @@ class Owed {
     for (std::size_t i = head_ + 1; !empty() && i != tail_; ++i) f(ring_[i & mask_]);
   }
 
+  // Is some answer to come that changes whether the server has this statement: to a Parse, or a Close?
+  bool settles(Ask ask, const Statement& statement) const {
+    for (std::size_t i = head_; i != tail_; ++i) {
+      const Entry& e = ring_[i & mask_];
+      if (e.ask == ask && e.give != Give::fake && e.statement.get() == &statement) return true;
+    }
+    return false;
+  }
+
+  // The number of the batch that is being said: one more with each Sync. Never 0.
+  std::uint32_t batch() const { return batch_; }
+
   bool holds_unnamed_parse() const {
     for (std::size_t i = head_; i != tail_; ++i)
       if (ring_[i & mask_].ask == Ask::parse && !ring_[i & mask_].statement) return true;
@@ -137,11 +149,13 @@ class Owed {
     e.ask = ask;
     e.give = give;
     e.name.clear();
+    if (ask == Ask::sync && ++batch_ == 0) batch_ = 1;
     return e;
   }
 
   std::vector<Entry> ring_;  // size is a power of two, or zero
   std::size_t head_ = 0, tail_ = 0, mask_ = 0;
+  std::uint32_t batch_ = 1;
 };
 
 }  // namespace pgf::wire

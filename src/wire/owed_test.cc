@@ -57,7 +57,8 @@ TEST(Owed, FindsAnUnnamedParse) {
   EXPECT_FALSE(o.holds_unnamed_parse());
 }
 
-// CopyDone is noted before it is known whether there is a COPY. In one that ended well, the Sync behind it is owed still.
+// CopyDone is noted before it is known whether there is a COPY. In one that ended well, the Sync behind it is owed
+// still.
 TEST(Owed, EndOfCopyAheadOfItsCopy) {
   Owed o = owed({Ask::execute, Ask::sync, Ask::copy_end, Ask::sync, Ask::query});
   EXPECT_TRUE(o.leave_copy());
@@ -282,6 +283,26 @@ TEST(OwedCopy, ErrorWithBatchesBehind) {
   EXPECT_EQ(o.front().statement->id, 7u);
   EXPECT_THAT(ready(o), ElementsAre(Ask::parse));
   EXPECT_THAT(drain(o), ElementsAre(Ask::bind, Ask::sync));
+}
+
+TEST(Owed, KnowsWhichAnswersSettleAStatement) {
+  Owed o;
+  StatementPtr s = statement(3), t = statement(4);
+  const std::uint32_t first = o.batch();
+  o.push(Ask::parse, Give::skip, s);
+  o.push(Ask::close, Give::fake, t, "t");
+  o.push(Ask::bind, Give::forward, t);
+  EXPECT_TRUE(o.settles(Ask::parse, *s));
+  EXPECT_FALSE(o.settles(Ask::close, *s));
+  EXPECT_FALSE(o.settles(Ask::close, *t)) << "the server hears nothing of it";
+  EXPECT_FALSE(o.settles(Ask::parse, *t));
+  EXPECT_EQ(o.batch(), first);
+  o.push(Ask::sync);
+  EXPECT_NE(o.batch(), first);
+  o.push(Ask::close, Give::skip, t);
+  EXPECT_TRUE(o.settles(Ask::close, *t));
+  o.clear();
+  EXPECT_FALSE(o.settles(Ask::parse, *s));
 }
 
 TEST(OwedCopy, WhatFollowsKeepsItsStatement) {

@@ -91,21 +91,26 @@ void ClientStatements::clear() {
 
 bool ServerStatements::has(const Statement& statement) const { return map_.contains(statement.id); }
 
-bool ServerStatements::ready(const Statement& statement, std::uint32_t epoch) const {
+bool ServerStatements::ready(const Statement& statement, std::uint32_t epoch, std::uint32_t batch) const {
   auto it = map_.find(statement.id);
-  return it != map_.end() && it->second.epoch == epoch;
+  return it != map_.end() && it->second.epoch == epoch && it->second.sure(batch);
 }
 
-bool ServerStatements::use(const Statement& statement, std::uint32_t epoch) {
+bool ServerStatements::use(const Statement& statement, std::uint32_t epoch, std::uint32_t batch) {
   auto it = map_.find(statement.id);
-  if (it == map_.end() || it->second.epoch != epoch) return false;
+  if (it == map_.end() || it->second.epoch != epoch || !it->second.sure(batch)) return false;
   order_.splice(order_.begin(), order_, it->second.place);
   return true;
 }
 
-void ServerStatements::add(StatementPtr statement, std::uint32_t epoch) {
+void ServerStatements::confirm(const Statement& statement) {
+  if (auto it = map_.find(statement.id); it != map_.end()) it->second.confirmed = true;
+}
+
+void ServerStatements::add(StatementPtr statement, std::uint32_t epoch, std::uint32_t batch) {
   auto [it, fresh] = map_.try_emplace(statement->id);
   it->second.epoch = epoch;
+  it->second.batch = batch;
   if (!fresh) {
     order_.splice(order_.begin(), order_, it->second.place);
     return;

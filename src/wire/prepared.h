@@ -77,13 +77,18 @@ class ClientStatements {
 
 // What one server connection has prepared. A plan belongs to an epoch: when the shape of a result changes (DDL), the
 // plans of earlier epochs are stale, and PostgreSQL would refuse to run them.
+//
+// A statement whose Parse is not answered yet may be counted on in the same batch only (Owed::batch): an error before
+// it makes the server skip that Parse, and what is said behind the next Sync is not skipped with it.
 class ServerStatements {
  public:
-  bool has(const Statement& statement) const;                         // of whatever epoch: the name is taken there
-  bool ready(const Statement& statement, std::uint32_t epoch) const;  // prepared, and not stale
+  bool has(const Statement& statement) const;  // of whatever epoch: the name is taken there
+  // Prepared, not stale, and sure to be there.
+  bool ready(const Statement& statement, std::uint32_t epoch, std::uint32_t batch = 0) const;
   // ready(), and most recently used from here on: Bind and Describe refresh, Parse hits do not.
-  bool use(const Statement& statement, std::uint32_t epoch);
-  void add(StatementPtr statement, std::uint32_t epoch = 0);  // most recently used
+  bool use(const Statement& statement, std::uint32_t epoch, std::uint32_t batch = 0);
+  void add(StatementPtr statement, std::uint32_t epoch = 0, std::uint32_t batch = 0);  // most recently used
+  void confirm(const Statement& statement);                                            // its ParseComplete came
   bool remove(const Statement& statement);
   // The least recently used one if size() > limit, removed from here; null otherwise. Call until null.
   StatementPtr evict(std::size_t limit);
@@ -94,7 +99,9 @@ class ServerStatements {
   std::list<StatementPtr> order_;  // front = most recently used
   struct Item {
     std::list<StatementPtr>::iterator place;
-    std::uint32_t epoch;
+    std::uint32_t epoch, batch;
+    bool confirmed = false;
+    bool sure(std::uint32_t now) const { return confirmed || batch == now; }
   };
   std::unordered_map<std::uint64_t, Item> map_;
 };

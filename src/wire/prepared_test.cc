@@ -77,6 +77,29 @@ TEST(ServerStatements, PlansOfAnEarlierEpochAreNotReady) {
   EXPECT_EQ(server.size(), 1u);
 }
 
+TEST(ServerStatements, AnUnansweredParseCountsInItsBatchOnly) {
+  StatementTable table;
+  ServerStatements server;
+  StatementPtr a = table.intern("a");
+  server.confirm(*a);  // nobody knows it any more
+  EXPECT_FALSE(server.has(*a));
+  server.add(a, 1, 7);
+  EXPECT_TRUE(server.ready(*a, 1, 7));
+  EXPECT_TRUE(server.use(*a, 1, 7));
+  EXPECT_FALSE(server.ready(*a, 1, 8)) << "an error in batch 7 would take it away";
+  EXPECT_FALSE(server.use(*a, 1, 8));
+  EXPECT_TRUE(server.has(*a)) << "and without one its name is taken";
+  server.confirm(*a);
+  EXPECT_TRUE(server.ready(*a, 1, 8));
+  EXPECT_TRUE(server.use(*a, 1, 9));
+  EXPECT_FALSE(server.ready(*a, 2, 9));
+  server.add(a, 2, 9);  // a new plan is being made: with or without it, there is one
+  EXPECT_TRUE(server.ready(*a, 2, 10));
+  server.remove(*a);
+  server.add(a, 2);
+  EXPECT_FALSE(server.ready(*a, 2, 10)) << "what came back by an error is not sure";
+}
+
 TEST(Deallocate, NamesAsPostgresqlFoldsThem) {
   EXPECT_EQ(forgotten_by("DEALLOCATE s").name, "s");
   EXPECT_EQ(forgotten_by("deallocate S_1$x ;").name, "s_1$x");
@@ -98,8 +121,9 @@ TEST(Deallocate, All) {
     EXPECT_TRUE(forgotten_by(all).all) << all;
     EXPECT_EQ(forgotten_by(all).name, "") << all;
   }
-  for (const char* other : {"DISCARD PLANS", "DISCARD TEMP", "DISCARD", "DEALLOCATE \"all\"", "DISCARD \"all\"", "DEALLOCATE s",
-                            "DISCARD ALL; select 1", "DEALLOCATE ALL x", "select 'DISCARD ALL'", "DISCARDALL"})
+  for (const char* other :
+       {"DISCARD PLANS", "DISCARD TEMP", "DISCARD", "DEALLOCATE \"all\"", "DISCARD \"all\"", "DEALLOCATE s",
+        "DISCARD ALL; select 1", "DEALLOCATE ALL x", "select 'DISCARD ALL'", "DISCARDALL"})
     EXPECT_FALSE(forgotten_by(other).all) << other;
 }
 
