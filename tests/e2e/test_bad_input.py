@@ -423,7 +423,7 @@ def with_fake(p, fake, more=""):
 def test_backend_login_nonsense(make_pooler, login):
     """Closes or lies at each step of its login: one FATAL for its client, nothing for others."""
     fake = FakeBackend(login)
-    p = with_fake(make_pooler(query_wait_timeout=1, client_login_timeout=2, server_connect_timeout=1), fake)
+    p = with_fake(make_pooler(client_login_timeout=2, server_connect_timeout=1), fake, "query_wait_timeout=1")
     with bystander(p), p.wire() as c:
         c.start(database="fake")
         out = c.until_closed()

@@ -394,7 +394,7 @@ FIRSTS = {
 def test_cve_2026_6665_long_nonce_of_a_malicious_server(make_pooler, first):
     """The server's nonce is copied into our final message. A long one was written over the stack."""
     fake = ScramServer(first)
-    p = with_fake(make_pooler(query_wait_timeout=2, userlist={"alice": PASSWORD}), fake, "user=alice")
+    p = with_fake(make_pooler(userlist={"alice": PASSWORD}), fake, "user=alice query_wait_timeout=2")
     with bystander(p), p.wire() as c:
         c.start("bob", "fake")
         error = c.fatal()

@@ -170,7 +170,7 @@ def test_disable_takes_addresses_in_the_resolvers_order(named, three):
 def test_name_that_is_nothing_is_passed_over(named, three):
     p = named({"good.test": [ADDRESSES[0]]},
               {"db": entry(["nothing.test", "good.test"], three[0].port, "load_balance_hosts=disable"),
-               "lost": entry(["nothing.test", "nowhere.test"], three[0].port)}, query_wait_timeout=2)
+               "lost": entry(["nothing.test", "nowhere.test"], three[0].port, "query_wait_timeout=2")})
     with p.login(database="db") as a, p.login(database="db") as b:
         for c in (a, b):
             c.query("begin")

@@ -196,7 +196,8 @@ def test_health(serving):
 def test_ready_when_a_host_is_usable(serving, pg):
     """No host: not ready. And ready again when it is back, though no client has come meanwhile."""
     port = free_port()
-    p = serving(databases={"p0": None, "p1": None, "x": f"host=127.0.0.1 port={port} dbname=p0"}, query_wait_timeout=1)
+    p = serving(databases={"p0": None, "p1": None, "x": f"host=127.0.0.1 port={port} dbname=p0"})
+    p.admin("SET query_wait_timeout = 1")
     assert get(p, "/readyz")[0] == 200  # not known to be bad
     with p.wire() as c:
         c.start("alice", "x")
@@ -206,6 +207,7 @@ def test_ready_when_a_host_is_usable(serving, pg):
     assert get(p, "/livez")[0] == 200
     with relay(port, pg.port):
         wait_until(lambda: get(p, "/readyz")[0] == 200, "it is ready again")
+        p.admin("SET query_wait_timeout = 60")
         with p.login(database="x") as c:
             assert c.value("select 1") == "1"
 

@@ -258,8 +258,9 @@ def test_server_check_query(pooler, pg):
 
 
 def test_query_wait_timeout(pooler):
-    p = pooler(default_pool_size=1, query_wait_timeout=1)
+    p = pooler(default_pool_size=1)
     with p.login() as a, p.login() as b:
+        p.admin("SET query_wait_timeout = 1")
         a.query("begin")
         b.send(wire.query("select 1"))
         error = b.fatal()
@@ -307,7 +308,7 @@ def test_timeouts_of_clients(pooler, pg, setting, text, steps):
 def test_backend_down_then_up(pooler):
     """Nobody listens: the first login waits and then fails clearly; it works as soon as the server is there."""
     port = free_port()
-    p = pooler(databases={"down": f"host=127.0.0.1 port={port} dbname=p0"}, query_wait_timeout=2,
+    p = pooler(databases={"down": f"host=127.0.0.1 port={port} dbname=p0 query_wait_timeout=2"},
                client_login_timeout=3)
     with p.wire() as c:
         c.start(database="down")

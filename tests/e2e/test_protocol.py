@@ -501,7 +501,7 @@ def test_r3_38_length_lies_of_clients(pooler, when, kind, length):
 @pytest.mark.parametrize("kind", "RSKEvZ")
 def test_r3_38_length_lies_of_servers(make_pooler, kind, length):
     fake = FakeServer(before=kind.encode() + struct.pack("!i", length))
-    p = with_fake(make_pooler(query_wait_timeout=1), fake)
+    p = with_fake(make_pooler(), fake, "query_wait_timeout=1")
     with p.wire() as c:
         c.start(database="fake")
         assert c.authenticate()[-1].type == "E"

@@ -345,7 +345,7 @@ BROKEN_ERRORS = {
 def test_r41_broken_error_in_a_servers_login(make_pooler, body):
     """The client gets one well-formed FATAL, with a code of its own if none came."""
     fake = Scripted(lambda link: link.recv(), login=OK + msg("E", body))
-    p = with_fake(make_pooler(query_wait_timeout=2), fake)
+    p = with_fake(make_pooler(), fake, "query_wait_timeout=2")
     with bystander(p), p.wire() as c:
         c.start(database="fake")
         error = c.fatal()

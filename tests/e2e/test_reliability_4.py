@@ -376,8 +376,9 @@ def test_r59_one_error_when_the_server_says_goodbye(pooler, how):
 @pytest.mark.workers(1, 2)
 def test_r62_no_server_within_the_time_for_a_batch(pooler):
     """One FATAL for all of it, no ReadyForQuery in the middle; the holder of the server notices nothing."""
-    p = pooler(default_pool_size=1, query_wait_timeout=1)
+    p = pooler(default_pool_size=1)
     with p.login() as holder, p.login() as b, p.login() as d:
+        p.admin("SET query_wait_timeout = 1")
         holder.query("begin")
         b.send(parse("s", "select 1") + bind("", "s") + describe("P", "") + execute() + SYNC, pbes("select 2"), query("select 3"))
         d.send(parse("", "select 4") + bind("", "") + FLUSH)

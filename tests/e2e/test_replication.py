@@ -402,8 +402,9 @@ def test_kill_while_it_waits(pooler):
 
 @pytest.mark.ours
 def test_query_wait_timeout(pooler):
-    p = pooler(default_pool_size=1, query_wait_timeout=1)
+    p = pooler(default_pool_size=1)
     with p.login(replication="database") as holder, p.wire() as c:
+        p.admin("SET query_wait_timeout = 1")
         c.start(replication="database")
         assert c.authenticate()[-1].text == "query_wait_timeout"
         assert holder.value("select 1") == "1"
