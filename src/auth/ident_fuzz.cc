@@ -1,15 +1,9 @@
 // A line of an ident file means the same wherever it stands, whatever is in the others.
-#include <cstdlib>
 
 #include "auth/hba.h"
+#include "base/fuzz_kit.h"
 
-namespace {
-
-void must(bool good) {
-  if (!good) std::abort();
-}
-
-}  // namespace
+using pgf::must;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pgf;

@@ -1,16 +1,10 @@
 // Both sides of a SCRAM exchange, with somebody in between who changes what he likes: unless every message arrives as
 // it was sent, they do not both believe each other. First byte: what differs between the two sides.
-#include <cstdlib>
 
 #include "auth/exchange.h"
+#include "base/fuzz_kit.h"
 
-namespace {
-
-void must(bool good) {
-  if (!good) std::abort();
-}
-
-}  // namespace
+using pgf::must;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pgf;

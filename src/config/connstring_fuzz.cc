@@ -1,18 +1,12 @@
 // Right-hand sides of [databases], [users] and [peers].
-#include <cstdlib>
 
 #include "base/bytes.h"
+#include "base/fuzz_kit.h"
 #include "config/connstring.h"
 #include "config/entries.h"
 #include "config/limits.h"
 
-namespace {
-
-void must(bool good) {
-  if (!good) std::abort();
-}
-
-}  // namespace
+using pgf::must;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pgf::config;

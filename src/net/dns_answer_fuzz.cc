@@ -10,16 +10,13 @@
 #include <fstream>
 #include <vector>
 
+#include "base/fuzz_kit.h"
 #include "net/dns_channel.h"
 #include "net/engine.h"
 
 namespace {
 
 using namespace pgf;
-
-void must(bool good) {
-  if (!good) std::abort();
-}
 
 // A name server whose answers are handed in.
 struct Server {

@@ -1,6 +1,7 @@
 // Our filter around OpenSSL. First byte: whom the input plays. 0: a client that begins with it; 1: a server; 2, 3: one
 // of them whose handshake was good, and what comes then; 4: options of a context, a line each. However the bytes are
 // cut, the filter comes to the same state. (OpenSSL itself is Debian's: what is looked for here is what we make of it.)
+#include "base/fuzz_kit.h"
 #include "net/tls.h"
 
 #include <openssl/pem.h>
@@ -18,10 +19,6 @@ using namespace pgf;
 using net::Tls;
 using net::TlsContext;
 using net::TlsOptions;
-
-void must(bool good) {
-  if (!good) std::abort();
-}
 
 struct Made {
   std::string key, certificate;

@@ -68,8 +68,7 @@ std::optional<std::string> used_up_together(const Fleet& fleet, const PoolRow& p
   for (const BudgetRow& b : fleet.budget) {
     if (b.members < 2 || b.held < b.configured || b.here >= b.held) continue;
     if ((b.database != pool.database && !b.database.empty()) || (b.user != pool.user && !b.user.empty())) continue;
-    if (b.database.empty() && b.user.empty()) continue;  // of clients
-    if (b.limit.find("client") != std::string::npos) continue;
+    if (b.limit.find("client") != std::string::npos) continue;  // no limit of server connections
     return fmt::format("{} = {} is used up by {} processes together, {} of them here", b.limit, b.configured, b.members,
                        b.here);
   }

@@ -60,8 +60,8 @@ struct WorkerRow {  // SHOW WORKERS
   std::string engine;
   int clients = 0, servers_active = 0, servers_idle = 0, waiting = 0;
   std::uint64_t transactions = 0, received = 0, sent = 0;
-  double cpu_seconds = 0,
-         busy = 0;  // busy: share of the time since it was last asked for (0.1 s at least) not slept, 0..1
+  double cpu_seconds = 0;
+  double busy = 0;  // share of the time since it was last asked for (0.1 s at least) that it did not sleep, 0..1
   std::uint64_t loop_turns = 0, syscalls = 0;
   MoveCounts clients_in{}, clients_out{};
   std::uint64_t servers_in = 0, servers_out = 0;  // moved

@@ -1,9 +1,9 @@
 // The table that processes share. With honest members its sums are right after every step; with garbage written into it
 // by somebody else nothing hangs, and nothing is read or written outside of it. First byte: how many limits, and
 // whether there is garbage.
+#include "base/fuzz_kit.h"
 #include "pool/ledger.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -16,10 +16,6 @@ namespace {
 using namespace pgf;
 using pool::Stake;
 namespace ledger = pool::ledger;
-
-void must(bool good) {
-  if (!good) std::abort();
-}
 
 constexpr int kPeople = 3;
 

@@ -1,21 +1,15 @@
 // Where a cancel request goes that is for another process. The input: our peer_id, the peers that there are, the
 // packet. However the peers point at each other, it makes three hops at most, and it never changes but in its hop
 // count.
-#include <cstdlib>
 #include <cstring>
 
+#include "base/fuzz_kit.h"
 #include "config/config.h"
 #include "session/peer.h"
 #include "wire/cancel_key.h"
 #include "wire/startup.h"
 
-namespace {
-
-void must(bool good) {
-  if (!good) std::abort();
-}
-
-}  // namespace
+using pgf::must;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pgf;

@@ -1,15 +1,13 @@
 // The argument of `pgflotilla top`, the second line: a connection string, a URI or the name of an ini, which is the
 // rest. First line: the environment, as KEY=VALUE with \x01 between.
-#include <cstdlib>
 
 #include "base/bytes.h"
+#include "base/fuzz_kit.h"
 #include "top/target.h"
 
-namespace {
+using pgf::must;
 
-void must(bool good) {
-  if (!good) std::abort();
-}
+namespace {
 
 struct Text : pgf::config::FileReader {
   std::string text;

@@ -1,17 +1,14 @@
 // An HTTP request, as it comes in pieces: what is decided early stays so, unless a head that is too long ends it.
+#include "base/fuzz_kit.h"
 #include "web/request.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace {
 
+using pgf::must;
 using pgf::web::Refused;
 using pgf::web::Request;
-
-void must(bool good) {
-  if (!good) std::abort();
-}
 
 bool same(const std::variant<pgf::web::Unfinished, Refused, Request>& a,
           const std::variant<pgf::web::Unfinished, Refused, Request>& b) {

@@ -1,18 +1,12 @@
 // The ring of owed answers against a plain queue, and the rules that everything hangs on: whatever was asked for, a
 // ReadyForQuery settles something, and nobody's entry is lost or undone twice.
-#include <cstdlib>
 #include <deque>
 
 #include "base/bytes.h"
+#include "base/fuzz_kit.h"
 #include "wire/owed.h"
 
-namespace {
-
-void must(bool good) {
-  if (!good) std::abort();
-}
-
-}  // namespace
+using pgf::must;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pgf::wire;

@@ -5,13 +5,12 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/fuzz_kit.h"
 #include "wire/params.h"
 
-namespace {
+using pgf::must;
 
-void must(bool good) {
-  if (!good) std::abort();
-}
+namespace {
 
 // A string literal at the front of `sql`, and what it stands for.
 std::string take_literal(std::string_view& sql, bool conforming) {

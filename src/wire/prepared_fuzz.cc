@@ -1,18 +1,15 @@
 // Books of prepared statements against plain models of them; and SQL that forgets statements.
-#include <cstdlib>
 #include <deque>
 #include <map>
 
 #include "base/bytes.h"
+#include "base/fuzz_kit.h"
 #include "wire/prepared.h"
 
 namespace {
 
+using pgf::must;
 using namespace pgf::wire;
-
-void must(bool good) {
-  if (!good) std::abort();
-}
 
 // What is forgotten stays so in capitals, with blanks and a semicolon around it, and by the name in quotes.
 void check_forgets(std::string_view sql) {

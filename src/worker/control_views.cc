@@ -1,5 +1,6 @@
 // SHOW: what the workers report, what the control thread itself knows, and descriptors for the process that takes over.
 #include <string.h>
+
 #include <algorithm>
 #include <map>
 
@@ -134,11 +135,11 @@ void Control::fill_hosts(observe::Fleet& view) {
   const Usec now = net::monotonic_now(), wall = net::wall_now();
   auto add = [&](const config::Database& db) {
     const std::size_t first = view.hosts.size();
-    for (std::size_t i = 0; i < std::max<std::size_t>(db.hosts.size(), 1); ++i) {
+    for (const auto& [host, port] : config::hosts_of(db, c.settings)) {
       observe::HostRow row;
       row.database = db.name;
-      row.host = db.hosts.empty() ? c.settings.unix_socket_dir : db.hosts[i];
-      row.port = db.ports.size() > i ? db.ports[i] : db.ports[0];
+      row.host = host;
+      row.port = port;
       auto same = std::find_if(view.hosts.begin() + static_cast<std::ptrdiff_t>(first), view.hosts.end(),
                                [&](const auto& r) { return r.host == row.host && r.port == row.port; });
       if (same != view.hosts.end()) {

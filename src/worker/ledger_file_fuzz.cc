@@ -1,6 +1,7 @@
 // A fleet_file that is something else, or that somebody writes into: it is refused and left as it is, or used, and
 // never ends the program. First byte: does a member use it already? Then the bytes go into the file behind its back, at
 // the place that the next two bytes say.
+#include "base/fuzz_kit.h"
 #include "worker/ledger_file.h"
 
 #include <fcntl.h>
@@ -17,10 +18,6 @@
 namespace {
 
 using namespace pgf;
-
-void must(bool good) {
-  if (!good) std::abort();
-}
 
 struct Folder {
   std::string path;

@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 # What is in a set is dropped when it arrives. "mute" lets connections be made, and swallows what is said then.
 RULES = """
 table inet lost {
@@ -121,3 +123,10 @@ class Network:
     def heal(self):
         for name in ("gone4", "gone6", "mute4", "mute6", "some4", "narrow4"):
             self.run("nft", "flush", "set", "inet", "lost", name)
+
+
+@pytest.fixture
+def net(the_net):
+    """For a module that has a `the_net`: with nothing lost any more when the test is over."""
+    yield the_net
+    the_net.heal()

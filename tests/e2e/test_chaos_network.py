@@ -13,6 +13,7 @@ from chaos import Load, nothing_is_left, times
 from clusters import independent
 from conftest import wait_until
 from ledger import TABLE
+from netns import net  # noqa: F401
 from test_dns import dns, resolving  # noqa: F401
 from test_hosts import address, host
 from test_reliability_12 import at_work
@@ -149,12 +150,6 @@ def the_net():
     net = netns.Network()
     yield net
     net.close()
-
-
-@pytest.fixture
-def net(the_net):
-    yield the_net
-    the_net.heal()
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import wire
 from clusters import independent
 from conftest import wait_until
 from dns_server import Dns
+from netns import net  # noqa: F401
 from test_hosts import address, clients_that_never_fail, host, hosts
 
 MISSING = netns.missing()
@@ -25,12 +26,6 @@ def the_net():
     net = netns.Network(*V6)
     yield net
     net.close()
-
-
-@pytest.fixture
-def net(the_net):
-    yield the_net
-    the_net.heal()
 
 
 @pytest.fixture(scope="module")
