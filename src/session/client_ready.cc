@@ -309,6 +309,7 @@ Client::Step Client::parse_statement(Bytes body) {
     statements_->remove(parse->name);
     fresh = statements_->add(parse->name, statement);
   }
+  if (!fresh && server->skipping()) return Step::done;  // as PostgreSQL would: no answer, nothing has changed
   if (!fresh) {
     log(LogLevel::warning, fmt::format("prepared statement '{}' was already prepared", parse->name));
     return fatal(say::statement_in_use), Step::stop;
@@ -334,6 +335,10 @@ Client::Step Client::find_at_server(std::string_view name, wire::StatementPtr& s
     return Step::done;
   }
   if (!tracking()) return Step::plain;
+  if (server->skipping() && !(statements_ && statements_->find(name))) {  // PostgreSQL does not look at it
+    server_name = kNoStatement;
+    return Step::done;
+  }
   if (Step s = use_statement(name, statement); s != Step::done) return s;
   server_name = statement->server_name;
   return Step::done;

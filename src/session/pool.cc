@@ -456,9 +456,12 @@ void Pool::drained(Server& server) {
 void Pool::server_arrived(Server& server) {
   asked_ = in_vain_ = false;
   unpromise();
-  if (check_due(server)) return server.run_check();  // it comes back by offer()
-  offer(server);
-  if (!waiting.empty()) service();
+  if (check_due(server))
+    server.run_check();  // it comes back by offer()
+  else
+    offer(server);
+  // Also behind a check: it is for the first in the queue, and the next one may find another server.
+  if (!waiting.empty() && (tested.empty() || checks_missing())) service();
 }
 
 // ---- the queue ----

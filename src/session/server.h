@@ -107,6 +107,8 @@ class Server final : public net::StreamOwner, public ListNode {
   const Unnamed& unnamed() const { return unnamed_; }
   void set_unnamed(Unnamed unnamed) { unnamed_ = unnamed; }
   bool copying() const { return copy_in_; }
+  // After an error: what is said now the server drops, until there is a Sync.
+  bool skipping() const { return error_pending_ && owed_.skips_what_comes(); }
   void emit_fakes();  // made-up answers whose turn has come
   // Its client can read nothing of ours now: half a message stands before it, or the server's own FATAL.
   bool has_the_word() const { return body_left_ > 0 || fatal_seen_; }

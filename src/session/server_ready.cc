@@ -231,6 +231,8 @@ bool Server::completed(std::uint8_t type, Bytes body) {
         if (owed_.sync_inside_copy()) close_needed = true;
         owed_.leave_copy();
       }
+      // Now, not at the ReadyForQuery: the client may read the error, and say it again, before that comes.
+      owed_.skip_after_error([this](wire::Owed::Entry& e) { undo(e); });
       break;
     case 'C': {
       std::string_view tag = as_text(body);

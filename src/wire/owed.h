@@ -58,6 +58,12 @@ class Owed {
   // The number of the batch that is being said: one more with each Sync. Never 0.
   std::uint32_t batch() const { return batch_; }
 
+  bool holds_sync() const {
+    for (std::size_t i = head_; i != tail_; ++i)
+      if (ring_[i & mask_].ask == Ask::sync) return true;
+    return false;
+  }
+
   bool holds_unnamed_parse() const {
     for (std::size_t i = head_; i != tail_; ++i)
       if (ring_[i & mask_].ask == Ask::parse && !ring_[i & mask_].statement) return true;
@@ -111,24 +117,25 @@ class Owed {
     }
   }
 
-  // ReadyForQuery after an error. It answers the front, or else the next sync: an error in the extended protocol makes
-  // PostgreSQL skip everything up to the Sync, simple queries and function calls too. `undo` is called for each entry
-  // that never ran, the last one first: one may have undone another. An end of copy at the front came too late to
-  // matter and is answered by nothing.
+  // ErrorResponse. An error in the extended protocol makes PostgreSQL skip everything up to the Sync, simple queries
+  // and function calls too: if that has been said, what never ran is known now. `undo` is called for each such entry,
+  // the last one first: one may have undone another. An end of copy at the front came too late to matter and is
+  // answered by nothing.
+  template <class Undo>
+  void skip_after_error(Undo&& undo) {
+    drop_copy_ends();
+    if (!completes_front('Z') && holds_sync()) skip_to_sync(undo);
+  }
+
+  // ErrorResponse came, and the server skips what is said now, until there is a Sync.
+  bool skips_what_comes() const { return !completes_front('Z') && !holds_sync(); }
+
+  // ReadyForQuery after an error. It answers the front, or else the next Sync; what is skipped is undone as above.
   template <class Undo>
   void drop_through_ready(Undo&& undo) {
     drop_copy_ends();
-    if (completes_front('Z')) {
-      drop_front();
-      return;
-    }
-    std::vector<Entry> skipped;
-    while (!empty()) {
-      Entry e = pop();
-      if (e.ask == Ask::sync) break;
-      skipped.push_back(std::move(e));
-    }
-    for (auto e = skipped.rbegin(); e != skipped.rend(); ++e) undo(*e);
+    if (!completes_front('Z')) skip_to_sync(undo);
+    if (!empty()) drop_front();
   }
 
   // The server left COPY IN, well or by an error: the Execute that started it, the Syncs that it ignored meanwhile and
@@ -142,6 +149,13 @@ class Owed {
   }
 
  private:
+  template <class Undo>
+  void skip_to_sync(Undo&& undo) {
+    std::vector<Entry> skipped;
+    while (!empty() && front().ask != Ask::sync) skipped.push_back(pop());
+    for (auto e = skipped.rbegin(); e != skipped.rend(); ++e) undo(*e);
+  }
+
   void grow();
   Entry& next(Ask ask, Give give) {
     if (size() == ring_.size()) grow();

@@ -83,7 +83,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         break;
       }
       default:
-        if (more == 31) {
+        if (more == 30) {  // ErrorResponse
+          while (!model.empty() && model.front().ask == Ask::copy_end) model.pop_front();
+          owed.drop_copy_ends();
+          std::size_t undone = 0;
+          owed.skip_after_error([&](Owed::Entry&) {
+            ++undone;
+            model.pop_front();
+          });
+          must(undone == 0 || owed.front().ask == Ask::sync);
+        } else if (more == 31) {
           owed.clear();
           model.clear();
         } else {

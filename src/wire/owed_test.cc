@@ -205,6 +205,42 @@ TEST(OwedReady, WithoutASyncEverythingGoes) {
   EXPECT_THAT(ready(o), IsEmpty());
 }
 
+std::vector<Ask> error(Owed& o) {
+  std::vector<Ask> undone;
+  o.skip_after_error([&](Owed::Entry& e) { undone.push_back(e.ask); });
+  return undone;
+}
+
+TEST(OwedError, WhatIsSkippedIsKnownIfTheSyncIs) {
+  Owed o = owed({Ask::bind, Ask::execute, Ask::sync, Ask::parse, Ask::sync});
+  EXPECT_FALSE(o.skips_what_comes());
+  EXPECT_THAT(error(o), ElementsAre(Ask::execute, Ask::bind));
+  EXPECT_FALSE(o.skips_what_comes());
+  EXPECT_THAT(error(o), IsEmpty());
+  EXPECT_THAT(ready(o), IsEmpty());
+  EXPECT_THAT(drain(o), ElementsAre(Ask::parse, Ask::sync));
+}
+
+TEST(OwedError, WithoutASyncItIsKnownAtTheReadyForQuery) {
+  Owed o = owed({Ask::parse, Ask::bind});
+  EXPECT_TRUE(o.skips_what_comes());
+  EXPECT_THAT(error(o), IsEmpty());
+  o.push(Ask::execute);
+  o.push(Ask::sync);
+  EXPECT_FALSE(o.skips_what_comes());
+  EXPECT_THAT(ready(o), ElementsAre(Ask::execute, Ask::bind, Ask::parse));
+  EXPECT_TRUE(o.empty());
+}
+
+TEST(OwedError, OfAQueryNothingIsSkipped) {
+  for (Ask ask : {Ask::sync, Ask::query, Ask::function_call}) {
+    Owed o = owed({ask, Ask::parse, Ask::sync});
+    EXPECT_FALSE(o.skips_what_comes());
+    EXPECT_THAT(error(o), IsEmpty());
+    EXPECT_THAT(drain(o), ElementsAre(ask, Ask::parse, Ask::sync));
+  }
+}
+
 TEST(OwedReady, UndoSeesStatementAndName) {
   Owed o;
   StatementPtr a = statement(1), b = statement(2);

@@ -2,7 +2,8 @@
 import time
 
 import pytest
-from wire import FLUSH, SYNC, Wire, bind, close, describe, execute, parse, query
+from fakes import READY, Scripted, with_fake
+from wire import FLUSH, SYNC, Wire, bind, close, describe, execute, msg, parse, query
 
 BES = bind("", "") + execute() + SYNC
 types = lambda out: "".join(m.type for m in out)  # noqa: E731
@@ -324,3 +325,26 @@ def test_r90_the_limit_changes_at_run_time(pooler):
             a.send(bind("", "s") + execute() + SYNC)
             out = a.until()
             assert code(out) == ["26000"] if limit == 0 else rows(out) == [["mine"]], out
+
+
+def test_a_name_is_said_again_between_its_error_and_its_ready(make_pooler):
+    """PostgreSQL flushes an error before its ReadyForQuery: who reads fast says the Parse again in between."""
+    failed = msg("E", b"SERROR\0VERROR\0C42601\0Msyntax error\0\0")
+    said = []
+
+    def talk(link):
+        said.extend(link.recv() for _ in "PS")
+        link.send(failed)
+        said.extend(link.recv() for _ in "PS")  # only then is the server ready for it
+        link.send(READY, msg("1"), READY)
+        said.append(link.recv())
+    fake = Scripted(talk)
+    p = with_fake(make_pooler(default_pool_size=1), fake)
+    with p.login(database="fake") as a:
+        a.send(parse("name", "selec") + SYNC)
+        a.until("E")
+        a.send(parse("name", "select 2") + SYNC)
+        assert types(a.until("Z")) == "Z"
+        assert types(a.until("Z")) == "1Z"
+    assert [kind for kind, _ in said[:4]] == list("PSPS")
+    fake.close()

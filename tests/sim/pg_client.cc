@@ -85,7 +85,7 @@ void PgClient::step() {
   if (talk_.writable() && random_.one_in(2)) return talk_.write(random_);
   if (talk_.readable() && read_after_ <= network_.now()) {
     if (talk_.ended()) {
-      const bool excused = fatal_ || phase_ == Phase::leaving || talk_.end().link->faulty ||
+      const bool excused = fatal_ || phase_ == Phase::leaving || talk_.end().link->faulty || rules_.may_be_dropped ||
                            (!rules_.calm && (talk_.has_rest() || talk_.end().broken()));
       if (!excused) wrong("the connection ends without a word");
       return go();
@@ -376,7 +376,7 @@ PgClient::Step& PgClient::front(char type) {
 }
 
 void PgClient::hear(char type, Bytes body) {
-  if (fatal_) wrong(fmt::format("hears '{}' after the last word", type));
+  if (fatal_) wrong(fmt::format("hears '{}' after the last word: {}", type, wire::read_error(body).message));
   auto expect = [&](bool right) {
     if (!right) wrong(fmt::format("hears '{}' instead of the answer to {}", type, static_cast<int>(front(type).kind)));
   };
@@ -534,8 +534,6 @@ void PgClient::error(Bytes body) {
     ++rules_.refused;
     for (std::string_view never : kNever)
       if (e.message.starts_with(never)) wrong("is refused for nothing");
-    // Open (docs/decisions/0013-simulator.md): it says the name again between an error and its ReadyForQuery.
-    if (e.message == "prepared statement name is already in use") return;
     if (rules_.calm) wrong("is refused, and nothing was wrong");
     return;
   }

@@ -164,7 +164,7 @@ void Backend::cancel() {
   server_.trace_.note("cancel", pid_, executing_, current_.client);
   const bool copying = phase_ == Phase::copy;
   // Between two statements nothing is there to be cancelled, and a DEALLOCATE cannot be told whose it is.
-  if (!serving() || !(copying || (executing_ && drawn_)) || current_.sql.starts_with("DEALLOCATE")) {
+  if (!serving() || leaving_ || !(copying || (executing_ && drawn_)) || current_.sql.starts_with("DEALLOCATE")) {
     ++server_.cancels_missed;
     return;
   }

@@ -145,7 +145,6 @@ void Pooler::check_queues() {
 
 // Nothing can happen but time: nobody waits for what is there.
 void Pooler::check_rest() {
-  bool waste = false;
   for (pool::PoolShared* p : fleet_->shared.directory.pools()) {
     const session::Shared& shared = fleet_->shared;
     if (p->database.name == "pgbouncer" || shared.paused.load() || shared.suspended.load() || p->database.paused.load())
@@ -158,14 +157,9 @@ void Pooler::check_rest() {
         idle += part.idle.size();
         tested += part.tested.size();  // each for one of those that wait
       });
-    if (waiting <= tested || idle == 0) continue;
-    waste = true;
-    // Open (docs/decisions/0013-simulator.md): once in some thousand runs it takes the next tick to see it.
-    if (waste_since_ && network_.now() - waste_since_ > 400 * kMillisecond)
+    if (waiting > tested && idle > 0)
       throw Violation(fmt::format("pool {}: {} clients wait and {} servers are idle", name(*p), waiting, idle));
   }
-  if (!waste) waste_since_ = 0;
-  if (waste && !waste_since_) waste_since_ = network_.now();
 }
 
 std::size_t Pooler::idle_servers() {

@@ -57,7 +57,7 @@ class Pooler {
   std::unique_ptr<worker::Fleet> fleet_;
   std::vector<net::SimEngine*> engines_;  // the workers'
   std::unique_ptr<worker::Control> control_;
-  Usec control_due_ = 0, waste_since_ = 0;
+  Usec control_due_ = 0;
   int most_pool_ = 0, most_database_ = 0, most_user_ = 0;  // of all configurations so far
 };
 

@@ -75,6 +75,9 @@ void World::draw_rules() {
   set("pool_mode", mode);
   set("placement", r.pick(kPlacements));
   set("max_prepared_statements", statements);
+  // Who is not done with what was on its way when this is over, loses its connection.
+  client_rules_.may_be_dropped = faults_ && r.one_in(2);
+  if (!client_rules_.may_be_dropped) set("suspend_timeout", 300);
   if (r.one_in(3)) set("server_reset_query_always", 1);
   if (r.one_in(3)) set("server_round_robin", 1);
   if (r.one_in(3)) set("server_check_delay", 0);
@@ -166,7 +169,8 @@ void World::begin() {
         std::make_unique<PgServer>(network_, random_, trace_, kFirstServer + static_cast<int>(i), server_rules_));
     servers_.back()->start();
     servers_.back()->asked_for_cancel = [this](std::uint64_t number) {
-      return std::ranges::any_of(clients_, [&](auto& c) { return c->number() == number && c->cancelling(); });
+      return left_cancelling_.contains(number) ||
+             std::ranges::any_of(clients_, [&](auto& c) { return c->number() == number && c->cancelling(); });
     };
   }
   pooler_ = std::make_unique<Pooler>(network_, random_, trace_, setup_);
@@ -233,6 +237,8 @@ bool World::step() {
 
 void World::forget_the_dead() {
   auto dead = [](const auto& actor) { return actor->over(); };
+  for (auto& c : clients_)
+    if (c->over() && c->cancelling()) left_cancelling_.insert(c->number());
   std::erase_if(clients_, dead);
   for (auto& s : servers_) std::erase_if(s->backends, dead);
   // Whoever has paused everything and was cut off comes back.

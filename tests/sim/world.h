@@ -2,6 +2,7 @@
 // One run: a pooler, servers, clients, an administrator and misfortune, all from one seed. The scheduler does one thing
 // at a time, drawn from all that could happen now; if nothing can, it moves the clock.
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,7 @@ class World {
   std::vector<std::unique_ptr<PgServer>> servers_;
   std::unique_ptr<Pooler> pooler_;
   std::vector<std::unique_ptr<PgClient>> clients_;
+  std::set<std::uint64_t> left_cancelling_;  // clients that are gone, and their cancel request may still be under way
   std::unique_ptr<Console> console_;
 
   bool faults_ = false, healed_ = false;
