@@ -174,7 +174,7 @@ void Client::on_closed(net::Stream&, int error) {
 }
 
 void Client::on_drained(net::Stream&) {
-  if (server && server->stream && !env_->freezing) server->stream->arm();
+  if (server && server->stream && (!env_->freezing || server->mid_message())) server->stream->arm();
 }
 
 void Client::disconnect(std::string_view reason) {

@@ -59,6 +59,7 @@ class Server final : public net::StreamOwner, public ListNode {
   bool freeze();
   void thaw();
   bool parked() const { return parked_; }
+  bool mid_message() const { return body_left_ > 0 || held_ || !plan_error_.empty(); }  // more has to be read first
   // Takeover, as for clients. go_on() with the client that it belongs to, if any.
   bool hand_over(Handed& row);
   bool take_over(const Handed& row);

@@ -76,7 +76,7 @@ void Server::on_bytes(net::Stream&, const net::Received& received) {
 bool Server::freeze() {
   if (!stream || phase_ == Phase::being_canceled || phase_ == Phase::closing) return true;
   // What the pooler itself has begun ends soon; a client's query may take hours, but not half a message.
-  if ((phase_ != Phase::active && phase_ != Phase::idle) || body_left_ || held_ || !plan_error_.empty()) return false;
+  if ((phase_ != Phase::active && phase_ != Phase::idle) || mid_message()) return false;
   stream->pause();
   if (stream->tls()) return stream->queued() == 0;
   if (!parked_) stream->detach();  // as in Client::freeze()

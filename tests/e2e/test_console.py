@@ -1,5 +1,6 @@
 """The console: exact columns, verbs, errors, and numbers that are summed over the workers."""
 import re
+import threading
 import time
 
 import psycopg
@@ -448,6 +449,29 @@ def test_suspend_drops_who_does_not_read(pooler, pg):
         assert admin.query("RESUME")[0].tag == "RESUME"
     with p.login() as c:
         assert c.value("select 1") == "1"
+
+
+def test_suspend_waits_for_the_rest_of_a_long_row(pooler, pg):
+    """The row that is under way goes to its end while its client reads on; nobody is dropped for it."""
+    p = pooler(suspend_timeout=60)
+    with p.wire(rcvbuf=4096, timeout=100).login() as slow, p.console() as admin:
+        slow.send(wire.query("select repeat('x', 20000000) union all select repeat('y', 20000000)"))
+        slow.sock.recv(4096)
+        rest = []
+
+        def read():
+            while not rest or not rest[-1].endswith(b"SELECT 2\0" + wire.msg("Z", b"I")):
+                data = slow.sock.recv(1 << 20)
+                if not data:
+                    return rest.append(b"dropped")
+                rest[:] = [(b"".join(rest) + data)[-40:]]
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert admin.query("SUSPEND")[0].tag == "SUSPEND"
+        assert admin.query("RESUME")[0].tag == "RESUME"
+        reader.join()
+        assert rest[-1] != b"dropped"
+    assert "suspend_timeout" not in p.log_tail()
 
 
 def test_suspend_ends_with_the_last_console(pooler):

@@ -99,36 +99,35 @@ Usec Pooler::next_time() const {
 
 // ---- invariants
 
+static const std::string& name(const pool::DatabaseShared& d) { return d.name; }
+static const std::string& name(const pool::UserShared& u) { return u.name; }
 static std::string name(const pool::PoolShared& p) { return fmt::format("{}/{}", p.user.name, p.database.name); }
 
 void Pooler::check_limits() {
-  const config::Config& c = *fleet_->config;
+  const config::Settings& s = fleet_->config->settings;
+  const int per_pool = static_cast<int>(s.default_pool_size + s.reserve_pool_size),
+            per_database = static_cast<int>(s.max_db_connections), per_user = static_cast<int>(s.max_user_connections);
   int permits = 0;
   std::map<const pool::DatabaseShared*, int> cancels_of_database;
   std::map<const pool::UserShared*, int> cancels_of_user;
-  auto most = [&](const char* what, const std::string& whose, int used, int cancels, int& limit, int configured) {
+  auto most = [&](const char* what, const auto& whose, int used, int cancels, int& limit, int configured) {
     limit = std::max(limit, configured);
     if (configured > 0 && used - cancels > limit)
-      throw Violation(fmt::format("{} of {}: {} connections and {} cancels, {} allowed", what, whose, used - cancels,
-                                  cancels, limit));
-    if (used < 0) throw Violation(fmt::format("{} of {}: {} connections", what, whose, used));
+      throw Violation(fmt::format("{} of {}: {} connections and {} cancels, {} allowed", what, name(whose),
+                                  used - cancels, cancels, limit));
+    if (used < 0) throw Violation(fmt::format("{} of {}: {} connections", what, name(whose), used));
   };
   for (pool::PoolShared* p : fleet_->shared.directory.pools()) {
     if (p->database.name == "pgbouncer") continue;
-    auto db = config::find_database(c, p->database.name);
-    if (!db) continue;
-    const config::PoolPolicy policy = config::resolve(c, *db, p->user.name);
     const int cancels = p->cancels.load();
     permits += p->servers.value();
     cancels_of_database[&p->database] += cancels;
     cancels_of_user[&p->user] += cancels;
-    most("pool", name(*p), p->servers.value(), cancels, most_pool_, policy.pool_size + policy.reserve_pool_size);
+    most("pool", *p, p->servers.value(), cancels, most_pool_, per_pool);
   }
-  const int per_database = static_cast<int>(c.settings.max_db_connections),
-            per_user = static_cast<int>(c.settings.max_user_connections);
   for (auto& [d, cancels] : cancels_of_database)
-    most("database", d->name, d->servers.value(), cancels, most_database_, per_database);
-  for (auto& [u, cancels] : cancels_of_user) most("user", u->name, u->servers.value(), cancels, most_user_, per_user);
+    most("database", *d, d->servers.value(), cancels, most_database_, per_database);
+  for (auto& [u, cancels] : cancels_of_user) most("user", *u, u->servers.value(), cancels, most_user_, per_user);
   std::size_t dialled = 0;
   for (const net::SimEngine* e : engines_) dialled += e->count().dialled;
   if (dialled > static_cast<std::size_t>(permits))
