@@ -137,7 +137,9 @@ Digest pbkdf2_sha256(std::string_view password, Bytes salt, int iterations) {
 
 // The kernel's generator, which glibc ends the program over if there is none: going on with guessable salts and nonces
 // would be worse. (RAND_bytes was a twelfth of what a login cost.)
-void random_bytes(std::span<std::uint8_t> out) { arc4random_buf(out.data(), out.size()); }
+void random_bytes(std::span<std::uint8_t> out) {
+  if (!out.empty()) arc4random_buf(out.data(), out.size());
+}
 
 bool equal_constant_time(Bytes a, Bytes b) {
   return a.size() == b.size() && (a.empty() || CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0);
