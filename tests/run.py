@@ -64,10 +64,10 @@ def count(report, what, status):
     failed += bad
 
 
-def sanitizer_env():
+def sanitizer_env(root=ROOT):
     common = "halt_on_error=1:exitcode=66"
     return {"ASAN_OPTIONS": f"detect_leaks=1:{common}", "TSAN_OPTIONS": common,
-            "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0",
+            "LSAN_OPTIONS": f"suppressions={root}/tests/lsan.supp:print_suppressions=0",
             "UBSAN_OPTIONS": f"print_stacktrace=1:{common}"}
 
 
@@ -89,7 +89,7 @@ def unit_tests(build, reports):
 
 def pytest(what, where, reports, *args, root=ROOT, exe=None, user=None):
     say(what)
-    env = {**os.environ, **sanitizer_env(), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, **sanitizer_env(root), "PYTHONDONTWRITEBYTECODE": "1"}
     if exe:
         env["POOLER_EXE"] = str(exe)
     as_user = {}
