@@ -146,7 +146,10 @@ class Play {
 
   std::string take(std::string& from, std::size_t most) {
     std::size_t n = std::min(from.size(), most);
-    if (cut_ && n > 1) n = 1 + random_() % std::min<std::size_t>(n, random_() % 4 == 0 ? n : 9);
+    if (cut_ && n > 1) {
+      const std::size_t longest = random_() % 4 == 0 ? n : std::min<std::size_t>(n, 9);
+      n = 1 + random_() % longest;
+    }
     std::string part = from.substr(0, n);
     from.erase(0, n);
     return part;
@@ -179,6 +182,8 @@ class Play {
         for (auto& [fd, peer] : world_->peers) {
           if (!peer.stream) continue;
           peer.backend.strict = false;  // who lies may be told anything
+          // Bytes behind the answer to SSLRequest are refused, if they are seen to be behind it.
+          if (!peer.backend.started()) clean_ = false;
           peer.queue += as_text(bytes);
           break;
         }

@@ -39,6 +39,8 @@ class Backend {
   bool ended = false;                                                      // told to go
   bool is_cancel = false;
 
+  bool started() const { return started_; }  // its startup packet has come
+
   // Everything that is complete.
   std::string answer() {
     std::string out;

@@ -38,9 +38,11 @@ Stream* SimEngine::adopt(int fd, Kind kind, StreamOwner* owner) {
 int SimEngine::make_socket(int) { return network_.make_socket(); }
 
 void SimEngine::start_connect(Stream& s) {
-  sockets_[s.fd_] = {.stream = &s, .dialled = true};
+  const int address = port_of(reinterpret_cast<sockaddr*>(&s.op_->address));
+  sockets_[s.fd_] = {.stream = &s, .dialled = address < options_.first_pooler};
+  peers_called_ += address >= options_.first_pooler;
   if (options_.asynchronous) ++s.ops_;
-  network_.connect(s.fd_, port_of(reinterpret_cast<sockaddr*>(&s.op_->address)));
+  network_.connect(s.fd_, address);
 }
 
 void SimEngine::before_detach(Stream& s) { sockets_.erase(s.fd_); }

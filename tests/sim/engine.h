@@ -14,6 +14,7 @@ namespace pgf::net {
 struct SimOptions {
   bool asynchronous = true;
   std::size_t client_buffer = 4096, server_buffer = 49152;
+  int first_pooler = 0;  // whoever is called at this address or above is a peer, and needs no permit
 };
 
 class SimEngine final : public EngineCore {
@@ -32,9 +33,11 @@ class SimEngine final : public EngineCore {
     std::size_t streams = 0, lingering = 0, dialled = 0, most_queued = 0;
   };
   Counts count() const;
-  std::string story() const;  // of each socket
+  std::size_t peers_called() const { return peers_called_; }  // so far
+  std::string story() const;                                  // of each socket
 
  private:
+  std::size_t peers_called_ = 0;
   struct Socket {
     Stream* stream;
     std::size_t send_total = 0, send_done = 0;  // of the operation in flight

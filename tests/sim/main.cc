@@ -59,6 +59,7 @@ struct Sum {
     all.cancels_hit += r.cancels_hit;
     all.moved_servers += r.moved_servers;
     all.moved_clients += r.moved_clients;
+    all.cancels_passed_on += r.cancels_passed_on;
     all.faults += r.faults;
     all.time += r.time;
     if (r.violation.empty()) return;
@@ -69,10 +70,12 @@ struct Sum {
   void print() const {
     fmt::print(
         "{} seeds, {} failed: {} steps, {} clients, {} statements, {} answers, {} refused, {} cancels that hit, {} "
+        "passed on to peers, {} "
         "servers "
         "and {} clients moved, {} faults, {} s of simulated time, {:.1f} s of CPU time\n",
         seeds, failed, all.steps, all.clients, all.statements, all.answers, all.refused, all.cancels_hit,
-        all.moved_servers, all.moved_clients, all.faults, all.time / kSecond, seconds_on(CLOCK_PROCESS_CPUTIME_ID));
+        all.cancels_passed_on, all.moved_servers, all.moved_clients, all.faults, all.time / kSecond,
+        seconds_on(CLOCK_PROCESS_CPUTIME_ID));
   }
 };
 
@@ -139,6 +142,7 @@ TEST(Simulator, ManySeeds) {
   EXPECT_EQ(0u, sum.failed) << "sim_test --seed N --trace tells what happened";
   EXPECT_GT(sum.all.moved_servers + sum.all.moved_clients, 0u);
   EXPECT_GT(sum.all.cancels_hit, 0u);
+  EXPECT_GT(sum.all.cancels_passed_on, 0u);
 }
 
 int play(std::uint64_t first, std::uint64_t count, bool trace) {

@@ -19,6 +19,10 @@ static constexpr std::string_view kNever[] = {"unknown pkt",    "bad packet head
                                               "broken ",        "prepared statement did",
                                               "bad pkt header", "invalid server parameter"};
 
+static int any_pooler(Random& random, const ClientRules& rules) {
+  return rules.first_pooler + static_cast<int>(rules.poolers > 1 ? random.below(rules.poolers) : 0);
+}
+
 PgClient::PgClient(Network& network, Random& random, Trace& trace, ClientRules& rules, std::uint64_t number)
     : network_(network),
       random_(random),
@@ -27,7 +31,7 @@ PgClient::PgClient(Network& network, Random& random, Trace& trace, ClientRules& 
       number_(number),
       database_(random.pick(rules.databases)),
       user_(random.pick(rules.users)),
-      talk_(network.call(rules.pooler_address)),
+      talk_(network.call(any_pooler(random, rules))),
       left_(random.between(1, rules.requests)) {
   std::vector<std::pair<std::string, std::string>> params{{"user", user_}, {"database", database_}};
   auto want = [&](std::size_t i, std::string value) {
@@ -74,7 +78,8 @@ void PgClient::step() {
         if (rules_.calm) throw Violation("a cancel request is answered");
         return cancel_.read(random_);
       }
-      sloppy_ |= cancel_.end().link->faulty || !cancel_.out.empty();
+      // A peer that had it passed on may still have it when its sender was told good-bye.
+      sloppy_ |= cancel_.end().link->faulty || !cancel_.out.empty() || rules_.poolers > 1;
       cancel_.close();
       --cancels_open_;
       return;
@@ -166,7 +171,7 @@ void PgClient::leave() {
 void PgClient::ask_for_cancel() {
   if (cancel_.alive() || key_.empty()) return;
   trace_.note("client cancels", number_);
-  cancel_ = Talk(network_.call(rules_.pooler_address));
+  cancel_ = Talk(network_.call(any_pooler(random_, rules_)));
   cancel_.out = wire::cancel_request(as_bytes(key_));
   ++cancels_open_;
   cancel_possible_ = true;

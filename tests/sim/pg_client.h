@@ -16,7 +16,8 @@ struct ClientRules {  // of a run
   bool named_statements = false;  // may be used: the pooler, or the session, keeps them
   bool big_answers = false;
   bool administration = false;  // PAUSE, KILL and the like: ends that nobody else asked for
-  int pooler_address = 0;
+  int first_pooler = 0;
+  std::size_t poolers = 1;  // one address behind the other; a cancel request takes any of them
   std::vector<std::string> databases, users;
   Usec longest_thought = 50'000;
   std::size_t requests = 8;

@@ -239,6 +239,7 @@ Pooler::Moved Pooler::moved() {
   for (int i = 0; i < setup_.workers; ++i) {
     m.servers += Inspector::servers_out(fleet_->worker(i));
     m.clients += Inspector::clients_out(fleet_->worker(i));
+    m.cancels += engine(i).peers_called();
   }
   return m;
 }

@@ -16,13 +16,14 @@ class Pooler {
  public:
   struct Setup {
     int workers = 1;
-    int address = 0;  // where clients call
+    int number = 0, address = 0;  // which one it is, and where clients call
     std::string ini, users;
     net::SimOptions engine;
   };
   Pooler(Network& network, Random& random, Trace& trace, Setup setup);
   ~Pooler();
 
+  std::size_t number() const { return static_cast<std::size_t>(setup_.number); }
   int workers() const { return setup_.workers; }
   bool ready(int worker) const { return engine(worker).ready(); }
   void turn(int worker);
@@ -41,7 +42,7 @@ class Pooler {
   worker::Fleet& fleet() { return *fleet_; }
   bool server_lent = false;  // for statistics
   struct Moved {
-    std::uint64_t servers = 0, clients = 0;
+    std::uint64_t servers = 0, clients = 0, cancels = 0;  // cancels: to peers
   };
   Moved moved();
 

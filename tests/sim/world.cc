@@ -6,7 +6,7 @@
 
 namespace pgf::sim {
 
-static constexpr int kPoolerAddress = 6432, kFirstServer = 5001;
+static constexpr int kFirstPooler = 6432, kFirstServer = 5001;
 static constexpr Usec kPatience = 600 * kSecond;  // once nothing is broken any more, everybody is done by then
 
 World::World(std::uint64_t seed, Trace& trace, Special special)
@@ -28,8 +28,8 @@ void World::draw_rules() {
   const std::size_t statements = session ? 0 : r.one_in(4) ? 0 : r.one_in(2) ? r.between(1, 4) : 200;
   setup_.workers = static_cast<int>(r.between(1, 4));
   if (special_.workers > 0) setup_.workers = special_.workers;
-  setup_.address = kPoolerAddress;
   setup_.users = "\"u1\" \"\"\n\"u2\" \"\"\n\"admin\" \"\"\n";
+  setup_.engine.first_pooler = kFirstPooler;
   setup_.engine.asynchronous = !r.one_in(3);
   if (r.one_in(2)) {
     setup_.engine.client_buffer = r.between(16, 512);
@@ -50,7 +50,9 @@ void World::draw_rules() {
   client_rules_.statement_mode = mode == "statement";
   client_rules_.named_statements = session || statements > 0;
   client_rules_.big_answers = r.one_in(5);
-  client_rules_.pooler_address = kPoolerAddress;
+  client_rules_.first_pooler = kFirstPooler;
+  client_rules_.poolers = r.one_in(3) ? r.between(2, 3) : 1;
+  if (special_.poolers > 0) client_rules_.poolers = special_.poolers;
   client_rules_.databases = {"d1"};
   if (r.one_in(2) || special_.two_databases) client_rules_.databases.push_back("d2");
   client_rules_.users = {"u1"};
@@ -105,7 +107,7 @@ void World::draw_rules() {
 }
 
 // The part that a RELOAD may change is drawn anew.
-std::string World::ini() {
+std::string World::ini(std::size_t pooler) {
   Random& r = random_;
   std::string text = "[databases]\n";
   for (std::size_t i = 0; i < client_rules_.databases.size(); ++i)
@@ -115,7 +117,12 @@ std::string World::ini() {
   text += fmt::format("default_pool_size = {}\n", r.between(1, 3));
   if (r.one_in(4)) text += "min_pool_size = 1\n";
   if (r.one_in(4)) text += "reserve_pool_size = 1\nreserve_pool_timeout = 1\n";
-  return text + special_.ini;
+  text += special_.ini;
+  if (client_rules_.poolers == 1) return text;
+  text += fmt::format("peer_id = {}\n[peers]\n", pooler + 1);
+  for (std::size_t i = 0; i < client_rules_.poolers; ++i)
+    text += fmt::format("{} = host=127.0.0.1 port={}\n", i + 1, kFirstPooler + static_cast<int>(i));
+  return text;
 }
 
 std::vector<std::string> World::administration() {
@@ -161,8 +168,6 @@ std::vector<std::string> World::administration() {
 
 void World::begin() {
   draw_rules();
-  setup_.ini = ini();
-  trace_.say("{}", setup_.ini);
   trace_.note("workers", static_cast<std::uint64_t>(setup_.workers), setup_.engine.asynchronous);
   for (std::size_t i = 0; i < client_rules_.databases.size(); ++i) {
     servers_.push_back(
@@ -173,9 +178,15 @@ void World::begin() {
              std::ranges::any_of(clients_, [&](auto& c) { return c->number() == number && c->cancelling(); });
     };
   }
-  pooler_ = std::make_unique<Pooler>(network_, random_, trace_, setup_);
+  for (std::size_t i = 0; i < client_rules_.poolers; ++i) {
+    setup_.number = static_cast<int>(i);
+    setup_.address = kFirstPooler + setup_.number;
+    setup_.ini = ini(i);
+    trace_.say("{}", setup_.ini);
+    poolers_.push_back(std::make_unique<Pooler>(network_, random_, trace_, setup_));
+  }
   if (random_.one_in(2))
-    console_ = std::make_unique<Console>(network_, random_, trace_, kPoolerAddress, administration(), kSecond);
+    console_ = std::make_unique<Console>(network_, random_, trace_, kFirstPooler, administration(), kSecond);
 }
 
 void World::arrive() {
@@ -207,29 +218,34 @@ bool World::step() {
   for (auto& s : servers_)
     for (auto& b : s->backends) look(*b);
   if (console_) look(*console_);
-  choices_.clear();
-  for (int i = 0; i < pooler_->workers(); ++i)
-    if (pooler_->ready(i)) choices_.push_back(static_cast<std::size_t>(i));
-  const std::size_t workers = choices_.size(), control = pooler_->control_ready(),
-                    arrivals = to_come_ > 0 && clients_.size() < at_once_ && next_arrival_ <= network_.now();
-  const std::size_t all = events_.size() + actors_.size() + workers + control + arrivals;
+  turns_.clear();
+  for (auto& p : poolers_) {
+    for (int i = 0; i < p->workers(); ++i)
+      if (p->ready(i)) turns_.push_back({p.get(), i});
+    if (p->control_ready()) turns_.push_back({p.get(), -1});
+  }
+  const std::size_t arrivals = to_come_ > 0 && clients_.size() < at_once_ && next_arrival_ <= network_.now();
+  const std::size_t all = events_.size() + actors_.size() + turns_.size() + arrivals;
   if (all == 0) return false;
   std::size_t n = random_.below(all);
   if (n < events_.size()) {
     network_.happen(events_[n]);
   } else if ((n -= events_.size()) < actors_.size()) {
     actors_[n]->step();
-  } else if ((n -= actors_.size()) < workers) {
-    pooler_->turn(static_cast<int>(choices_[n]));
-  } else if ((n -= workers) < control) {
-    if (random_.one_in(3)) pooler_->new_ini(ini());
-    pooler_->control_turn();
+  } else if ((n -= actors_.size()) < turns_.size()) {
+    const auto [pooler, worker] = turns_[n];
+    if (worker >= 0) {
+      pooler->turn(worker);
+    } else {
+      if (random_.one_in(3)) pooler->new_ini(ini(pooler->number()));
+      pooler->control_turn();
+    }
   } else {
     arrive();
   }
   if (result_.steps % 16 == 0) {
     forget_the_dead();
-    pooler_->check_queues();
+    for (auto& p : poolers_) p->check_queues();
   }
   network_.advance(network_.now() + static_cast<Usec>(random_.below(static_cast<std::size_t>(stride_))));
   return true;
@@ -243,7 +259,7 @@ void World::forget_the_dead() {
   for (auto& s : servers_) std::erase_if(s->backends, dead);
   // Whoever has paused everything and was cut off comes back.
   if (console_ && console_->over() && !console_->left().empty())
-    console_ = std::make_unique<Console>(network_, random_, trace_, kPoolerAddress, console_->left(), kSecond);
+    console_ = std::make_unique<Console>(network_, random_, trace_, kFirstPooler, console_->left(), kSecond);
 }
 
 void World::misfortune() {
@@ -290,10 +306,11 @@ void World::heal() {
 }
 
 Usec World::next_time() const {
-  Usec next = pooler_->next_time();
+  Usec next = -1;
   auto note = [&](Usec t) {
     if (t >= 0 && (next < 0 || t < next)) next = t;
   };
+  for (auto& p : poolers_) note(p->next_time());
   note(network_.next_time());
   note(restart_at_);
   for (auto& c : clients_) note(c->next_time());
@@ -306,7 +323,7 @@ Usec World::next_time() const {
 
 void World::pass_time() {
   forget_the_dead();
-  pooler_->check_rest();
+  for (auto& p : poolers_) p->check_rest();
   const Usec next = next_time();
   trace_.note("rest", static_cast<std::uint64_t>(next - network_.now()));
   network_.advance(std::max(next, network_.now() + 1));
@@ -337,7 +354,8 @@ void World::wind_down() {
     end.push_back("RESUME " + d);
     end.push_back("ENABLE " + d);
   }
-  if (console_) console_ = std::make_unique<Console>(network_, random_, trace_, kPoolerAddress, end, 1000);
+  if (console_) console_ = std::make_unique<Console>(network_, random_, trace_, kFirstPooler, end, 1000);
+  stride_ = std::min<Usec>(stride_, 1000);           // or somebody's tick is always due, and it never rests
   const Usec until = network_.now() + 11 * kSecond;  // whoever lingers or hangs is through by then
   while (network_.now() < until || !all_gone()) {
     if (network_.now() > until + kPatience) throw Violation("the end does not come\n" + state());
@@ -345,11 +363,12 @@ void World::wind_down() {
   }
   while (step()) continue;
   forget_the_dead();
-  pooler_->check_empty();
+  for (auto& p : poolers_) p->check_empty();
 }
 
 std::string World::state() {
-  std::string text = pooler_->state();
+  std::string text;
+  for (auto& p : poolers_) text += p->state();
   for (auto& c : clients_)
     if (!c->over()) text += fmt::format("client {}: {}\n", c->number(), c->story());
   if (console_) text += console_->story() + '\n';
@@ -364,7 +383,7 @@ Result World::run() {
   } catch (const Violation& v) {
     result_.violation = v.what();
     trace_.say("VIOLATION {}", v.what());
-    if (pooler_ && trace_.shown()) trace_.say("\n{}", state());
+    if (trace_.shown()) trace_.say("\n{}", state());
   }
   result_.hash = trace_.hash();
   result_.time = network_.now();
@@ -374,9 +393,10 @@ Result World::run() {
   }
   result_.answers = client_rules_.answered;
   result_.refused = client_rules_.refused;
-  if (pooler_) {
-    result_.moved_servers = pooler_->moved().servers;
-    result_.moved_clients = pooler_->moved().clients;
+  for (auto& p : poolers_) {
+    result_.moved_servers += p->moved().servers;
+    result_.moved_clients += p->moved().clients;
+    result_.cancels_passed_on += p->moved().cancels;
   }
   return result_;
 }

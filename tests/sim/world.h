@@ -17,13 +17,14 @@ struct Result {
   std::string violation;  // empty: none
   std::uint64_t hash = 0;
   std::size_t steps = 0, statements = 0, answers = 0, refused = 0, clients = 0, cancels_hit = 0, moved_servers = 0,
-              moved_clients = 0, faults = 0;
+              moved_clients = 0, cancels_passed_on = 0, faults = 0;
   Usec time = 0;  // simulated
 };
 
 // What a run is to be like; the rest is drawn.
 struct Special {
-  int workers = 0;  // 0: any
+  int workers = 0;          // 0: any
+  std::size_t poolers = 0;  // 0: any
   bool calm = false, faults = false, two_databases = false, one_user = false;
   std::string_view mode = {};  // empty: any
   std::string ini = {};        // its last lines
@@ -36,7 +37,7 @@ class World {
 
  private:
   void draw_rules();
-  std::string ini();
+  std::string ini(std::size_t pooler);
   void begin();
   void arrive();
   bool step();  // false: it is at rest
@@ -60,7 +61,7 @@ class World {
   ClientRules client_rules_;
   Pooler::Setup setup_;
   std::vector<std::unique_ptr<PgServer>> servers_;
-  std::unique_ptr<Pooler> pooler_;
+  std::vector<std::unique_ptr<Pooler>> poolers_;  // peers of each other
   std::vector<std::unique_ptr<PgClient>> clients_;
   std::set<std::uint64_t> left_cancelling_;  // clients that are gone, and their cancel request may still be under way
   std::unique_ptr<Console> console_;
@@ -74,7 +75,11 @@ class World {
   // Drawn once, used for each ini.
   std::string fixed_ini_;
   std::vector<Network::Event> events_;
-  std::vector<std::size_t> choices_;
+  struct Turn {
+    Pooler* pooler;
+    int worker;  // -1: the control thread
+  };
+  std::vector<Turn> turns_;
   std::vector<Actor*> actors_;
 };
 
