@@ -1,5 +1,7 @@
 // What a client wants against what a server has. The SQL that makes them equal is read back as PostgreSQL would read
 // it: nothing but the SETs that were meant may be in it, whatever the values hold.
+#include <strings.h>
+
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -64,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (int i = 0; i < names.size(); ++i) {
     const auto &mine = client.get(i), &theirs = server.get(i);
     const std::string set = "SET " + names.name(i) + "=", search = "SELECT pg_catalog.set_config('search_path',";
-    const bool path = names.name(i) == "search_path";
+    const bool path = strcasecmp(names.name(i).c_str(), "search_path") == 0;
     if (!rest.starts_with(path ? search : set) || !mine || !theirs || *mine == *theirs) {
       // Not set: then it does not differ, by case at most.
       must(!mine || !theirs || mine->size() == theirs->size());
