@@ -86,7 +86,7 @@ def pytest_report_header():
 def pytest_generate_tests(metafunc):
     if "mode" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("workers")
-        counts = (mark.args if mark else (2,)) if OURS else (1,)
+        counts = (mark.args if mark else (int(os.environ.get("POOLER_WORKERS", 2)),)) if OURS else (1,)
         one = metafunc.definition.get_closest_marker("one_engine")
         modes = [(e, w) for e in (engines()[:1] if one else engines()) for w in counts]
         metafunc.parametrize("mode", modes, ids=[f"{e}-{w}" for e, w in modes], indirect=True)
