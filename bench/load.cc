@@ -115,8 +115,8 @@ class Worker final : public Handler {
 
   void on_bytes(Id id, std::string_view bytes) override {
     Client& c = *by_id_[id];
-    const bool fine = cut(c.partial, bytes, c.startup,
-                          [&](char type, std::string_view body) { return on_message(c, type, body); });
+    const bool fine =
+        cut(c.partial, bytes, c.startup, [&](char type, std::string_view body) { return on_message(c, type, body); });
     if (!fine) {
       run_.problem(run_.errors, "client " + std::to_string(c.number) + ": cannot go on after what the server sent");
       lose(c);
@@ -212,12 +212,20 @@ class Worker final : public Handler {
 
   bool on_message(Client& c, char type, std::string_view body) {
     switch (type) {
-      case 'D': return on_row(c, body);
-      case 'C': c.completed = true; return true;
-      case 'Z': return on_ready(c, body.empty() ? '?' : body[0]);
-      case 'R': return on_authentication(c, body);
-      case 'E': on_error(c, body); return true;
-      default: return true;  // ParameterStatus, BackendKeyData, notices, completions of Parse and Bind, ...
+      case 'D':
+        return on_row(c, body);
+      case 'C':
+        c.completed = true;
+        return true;
+      case 'Z':
+        return on_ready(c, body.empty() ? '?' : body[0]);
+      case 'R':
+        return on_authentication(c, body);
+      case 'E':
+        on_error(c, body);
+        return true;
+      default:
+        return true;  // ParameterStatus, BackendKeyData, notices, completions of Parse and Bind, ...
     }
   }
 
@@ -238,7 +246,8 @@ class Worker final : public Handler {
     std::string& out = loop_->out(c.id);
     const std::uint32_t kind = r.u32();
     switch (kind) {
-      case 0: return true;
+      case 0:
+        return true;
       case 3: {
         Message m(out, 'p');
         put_cstr(out, settings_.password);
@@ -265,8 +274,10 @@ class Worker final : public Handler {
         put_message(out, 'p', last);
         break;
       }
-      case 12: return c.scram && c.scram->verify(r.rest);
-      default: return false;
+      case 12:
+        return c.scram && c.scram->verify(r.rest);
+      default:
+        return false;
     }
     loop_->flush(c.id);
     return true;
@@ -290,9 +301,13 @@ class Worker final : public Handler {
         }
         logged_in(c);
         return true;
-      case Client::prepare: logged_in(c); return true;
-      case Client::asking: return on_answered(c, status);
-      default: return false;
+      case Client::prepare:
+        logged_in(c);
+        return true;
+      case Client::asking:
+        return on_answered(c, status);
+      default:
+        return false;
     }
   }
 
@@ -311,8 +326,8 @@ class Worker final : public Handler {
     const bool in_transaction = settings_.transaction && c.step != 2;
     const bool row_due = !settings_.transaction || c.step == 1;
     if (!c.refused && (!c.completed || (row_due && c.rows != settings_.rows) || (status == 'T') != in_transaction))
-      run_.problem(run_.wrong, "client " + std::to_string(c.number) + ": incomplete answer (" +
-                                   std::to_string(c.rows) + " rows, status " + status + ")");
+      run_.problem(run_.wrong, "client " + std::to_string(c.number) + ": incomplete answer (" + std::to_string(c.rows) +
+                                   " rows, status " + status + ")");
     if (settings_.transaction && c.step < 2) {
       ++c.step;
       send_question(c);
@@ -440,8 +455,7 @@ class Worker final : public Handler {
   }
 
   static unsigned run_nonce() {
-    static const unsigned nonce =
-        static_cast<unsigned>(getpid()) * 2654435761u ^ static_cast<unsigned>(time(nullptr));
+    static const unsigned nonce = static_cast<unsigned>(getpid()) * 2654435761u ^ static_cast<unsigned>(time(nullptr));
     return nonce;
   }
 
@@ -590,23 +604,26 @@ int main_of(int argc, char** argv) {
   for (const auto& w : workers) latency.merge(w->latency()), alive += w->alive();
   const double count = static_cast<double>(latency.count());
 
-  printf("{\"mode\": \"%s\", \"protocol\": \"%s\", \"clients\": %u, \"alive\": %u, \"engine\": \"%s\", "
-         "\"seconds\": %.3f, \"ramp_seconds\": %.3f, ",
-         mode.c_str(), protocol.c_str(), clients, alive, workers[0]->engine(), seconds, ramp_seconds);
-  printf("\"transactions\": %llu, \"tps\": %.1f, \"mean_us\": %.1f, \"p50_us\": %.1f, \"p99_us\": %.1f, "
-         "\"max_us\": %.1f, ",
-         static_cast<unsigned long long>(latency.count()), count / seconds, latency.mean_us(),
-         latency.quantile_us(0.5), latency.quantile_us(0.99), latency.max_us());
+  printf(
+      "{\"mode\": \"%s\", \"protocol\": \"%s\", \"clients\": %u, \"alive\": %u, \"engine\": \"%s\", "
+      "\"seconds\": %.3f, \"ramp_seconds\": %.3f, ",
+      mode.c_str(), protocol.c_str(), clients, alive, workers[0]->engine(), seconds, ramp_seconds);
+  printf(
+      "\"transactions\": %llu, \"tps\": %.1f, \"mean_us\": %.1f, \"p50_us\": %.1f, \"p99_us\": %.1f, "
+      "\"max_us\": %.1f, ",
+      static_cast<unsigned long long>(latency.count()), count / seconds, latency.mean_us(), latency.quantile_us(0.5),
+      latency.quantile_us(0.99), latency.max_us());
   printf("\"own_cpu_us\": %llu, \"watch\": [",
          static_cast<unsigned long long>((self_after.cpu_ns - self_before.cpu_ns) / 1000));
   for (std::size_t i = 0; i < watched.size(); ++i) {
     const Usage &s = start[i], &b = before[i], &a = after[i];
-    printf("%s{\"pid\": %d, \"cpu_us\": %.1f, \"wait_us\": %.1f, \"ramp_cpu_us\": %.1f, "
-           "\"rss_start_kb\": %llu, \"rss_before_kb\": %llu, \"rss_after_kb\": %llu}",
-           i ? ", " : "", watched[i], static_cast<double>(a.cpu_ns - b.cpu_ns) / 1000,
-           static_cast<double>(a.wait_ns - b.wait_ns) / 1000, static_cast<double>(b.cpu_ns - s.cpu_ns) / 1000,
-           static_cast<unsigned long long>(s.rss_kb),
-           static_cast<unsigned long long>(b.rss_kb), static_cast<unsigned long long>(a.rss_kb));
+    printf(
+        "%s{\"pid\": %d, \"cpu_us\": %.1f, \"wait_us\": %.1f, \"ramp_cpu_us\": %.1f, "
+        "\"rss_start_kb\": %llu, \"rss_before_kb\": %llu, \"rss_after_kb\": %llu}",
+        i ? ", " : "", watched[i], static_cast<double>(a.cpu_ns - b.cpu_ns) / 1000,
+        static_cast<double>(a.wait_ns - b.wait_ns) / 1000, static_cast<double>(b.cpu_ns - s.cpu_ns) / 1000,
+        static_cast<unsigned long long>(s.rss_kb), static_cast<unsigned long long>(b.rss_kb),
+        static_cast<unsigned long long>(a.rss_kb));
   }
   printf("], \"errors\": %llu, \"wrong\": %llu, \"first_problem\": %s}\n",
          static_cast<unsigned long long>(run.errors.load()), static_cast<unsigned long long>(run.wrong.load()),

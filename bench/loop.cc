@@ -197,8 +197,11 @@ class UringLoop final : public Loop {
         if (cqe.res >= 0) handler_.on_accept(cqe.res);
         if (!(cqe.flags & IORING_CQE_F_MORE)) listen(static_cast<int>(id));
         return;
-      case kSend: on_sent(id, cqe.res); return;
-      default: on_received(id, cqe);
+      case kSend:
+        on_sent(id, cqe.res);
+        return;
+      default:
+        on_received(id, cqe);
     }
   }
 

@@ -32,10 +32,10 @@ class Loop {
   virtual ~Loop() = default;
 
   virtual void listen(int fd) = 0;
-  virtual Id add(int fd) = 0;                  // takes over a connected socket
-  virtual std::string& out(Id id) = 0;         // append what to send here, then flush()
-  virtual void flush(Id id) = 0;               // send it at the end of this turn
-  virtual void close(Id id) = 0;               // after what was flushed has gone out; no callback comes any more
+  virtual Id add(int fd) = 0;                   // takes over a connected socket
+  virtual std::string& out(Id id) = 0;          // append what to send here, then flush()
+  virtual void flush(Id id) = 0;                // send it at the end of this turn
+  virtual void close(Id id) = 0;                // after what was flushed has gone out; no callback comes any more
   virtual void turn(std::int64_t wait_ns) = 0;  // one round; waits at most wait_ns (-1: for ever) for something to do
   virtual const char* name() const = 0;
 };

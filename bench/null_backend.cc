@@ -134,8 +134,10 @@ Statement understand(std::string_view text) {
     if (end != std::string_view::npos) {
       rest.remove_prefix(end);
       rest = trim(rest);
-      if (begins(rest, "=")) rest.remove_prefix(1);
-      else if (begins(rest, "to ")) rest.remove_prefix(3);
+      if (begins(rest, "="))
+        rest.remove_prefix(1);
+      else if (begins(rest, "to "))
+        rest.remove_prefix(3);
       s.value = unquote(trim(rest));
     }
   } else if (same(verb, "discard")) {
@@ -180,7 +182,7 @@ void put_row_description(std::string& out) {
       Message m(s, 'T');
       put16(s, 1);
       put_cstr(s, "?column?");
-      put32(s, 0);           // no table
+      put32(s, 0);  // no table
       put16(s, 0);
       put32(s, 25);          // text
       put16(s, 0xffff);      // variable length
@@ -375,26 +377,41 @@ class Worker final : public Handler {
         c.skipping = false;
         put_ready(c, out);
         return true;
-      case 'X': return false;
-      case 'H': return true;
-      default: break;
+      case 'X':
+        return false;
+      case 'H':
+        return true;
+      default:
+        break;
     }
     if (c.skipping) return true;
     switch (type) {
-      case 'P': on_parse(c, out, r); break;
-      case 'B': on_bind(c, out, r); break;
-      case 'D': on_describe(c, out, r); break;
-      case 'E': on_execute(c, out); break;
+      case 'P':
+        on_parse(c, out, r);
+        break;
+      case 'B':
+        on_bind(c, out, r);
+        break;
+      case 'D':
+        on_describe(c, out, r);
+        break;
+      case 'E':
+        on_execute(c, out);
+        break;
       case 'C': {
         const char what = r.byte();
         const std::string_view name = r.cstr();
-        if (what == 'P') c.have_portal = false;
-        else if (name.empty()) c.unnamed.reset();
-        else c.statements.erase(std::string(name));
+        if (what == 'P')
+          c.have_portal = false;
+        else if (name.empty())
+          c.unnamed.reset();
+        else
+          c.statements.erase(std::string(name));
         out.append("3\0\0\0\4", 5);
         break;
       }
-      default: fail(c, out, "08P01", "the null backend does not know this message");
+      default:
+        fail(c, out, "08P01", "the null backend does not know this message");
     }
     return true;
   }
@@ -465,8 +482,10 @@ class Worker final : public Handler {
     } else if (!c.have_portal) {
       return fail(c, out, "34000", "portal does not exist");
     }
-    if (s.kind == Statement::rows) put_row_description(out);
-    else out.append("n\0\0\0\4", 5);
+    if (s.kind == Statement::rows)
+      put_row_description(out);
+    else
+      out.append("n\0\0\0\4", 5);
   }
 
   void on_execute(Conn& c, std::string& out) {
@@ -490,18 +509,28 @@ class Worker final : public Handler {
     std::string_view tag;
     switch (s.kind) {
       case Statement::rows:
-        if (s.pid) put_rows(out, s, std::to_string(c.pid), description);
-        else put_rows(out, s, token, description);
+        if (s.pid)
+          put_rows(out, s, std::to_string(c.pid), description);
+        else
+          put_rows(out, s, token, description);
         return true;
-      case Statement::begin: c.status = 'T', tag = "BEGIN"; break;
-      case Statement::commit: tag = c.status == 'E' ? "ROLLBACK" : "COMMIT", c.status = 'I'; break;
-      case Statement::rollback: c.status = 'I', tag = "ROLLBACK"; break;
+      case Statement::begin:
+        c.status = 'T', tag = "BEGIN";
+        break;
+      case Statement::commit:
+        tag = c.status == 'E' ? "ROLLBACK" : "COMMIT", c.status = 'I';
+        break;
+      case Statement::rollback:
+        c.status = 'I', tag = "ROLLBACK";
+        break;
       case Statement::set:
         tag = "SET";
         for (auto [name, value] : kReported)
           if (same(name, s.token)) put_parameter(settings_changed_, name, s.value);
         break;
-      case Statement::discard_all: c.statements.clear(), c.unnamed.reset(), tag = "DISCARD ALL"; break;
+      case Statement::discard_all:
+        c.statements.clear(), c.unnamed.reset(), tag = "DISCARD ALL";
+        break;
       case Statement::deallocate:
         tag = "DEALLOCATE";
         if (same(s.token, "all")) {
@@ -512,7 +541,8 @@ class Worker final : public Handler {
           return false;
         }
         break;
-      default: tag = s.tag;
+      default:
+        tag = s.tag;
     }
     Message m(out, 'C');
     put_cstr(out, tag);

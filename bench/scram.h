@@ -10,8 +10,8 @@ std::string md5_password(std::string_view user, std::string_view password, std::
 class ScramClient {
  public:
   explicit ScramClient(std::string_view password) : password_(password) {}
-  std::string first();                                    // client-first-message
-  std::string final(std::string_view server_first);       // client-final-message; empty: nonsense from the server
+  std::string first();                               // client-first-message
+  std::string final(std::string_view server_first);  // client-final-message; empty: nonsense from the server
   bool verify(std::string_view server_final) const;
 
  private:

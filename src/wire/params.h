@@ -38,8 +38,8 @@ class ParamSet {
   std::vector<Value> values_;
 };
 
-// True if every parameter known on both sides is equal (case-insensitively). Equal but distinct values are made the same
-// pointer in `server`, so that the next look is a pointer compare. This is on the hot path.
+// True if every parameter known on both sides is equal (case-insensitively). Equal but distinct values are made the
+// same pointer in `server`, so that the next look is a pointer compare. This is on the hot path.
 bool params_match(const ParamSet& client, ParamSet& server);
 
 // "SET name='value';SET …;" for the parameters that differ, or empty. Literal quoting, E'' form when a backslash

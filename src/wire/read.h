@@ -20,11 +20,11 @@ struct ParameterStatus {
 };
 std::optional<ParameterStatus> read_parameter_status(Bytes body);
 
-struct StatementRef {        // what the head of Parse, Bind, Describe, Close says
-  std::string_view portal;   // Bind only
-  std::string_view name;     // statement (Parse, Bind, Describe/Close 'S') or portal name (Describe/Close 'P')
-  char kind = 0;             // Describe/Close: 'S' or 'P'
-  Bytes rest;                // everything behind the names (Parse: query NUL count oids)
+struct StatementRef {       // what the head of Parse, Bind, Describe, Close says
+  std::string_view portal;  // Bind only
+  std::string_view name;    // statement (Parse, Bind, Describe/Close 'S') or portal name (Describe/Close 'P')
+  char kind = 0;            // Describe/Close: 'S' or 'P'
+  Bytes rest;               // everything behind the names (Parse: query NUL count oids)
 };
 std::optional<StatementRef> read_parse(Bytes body);
 std::optional<StatementRef> read_bind(Bytes body);

@@ -6,9 +6,9 @@
 namespace pgf::wire {
 
 enum class Rule : std::uint8_t {
-  reject,   // not a message of this direction: the connection ends
-  stream,   // header only: the body goes through by count, whatever its size
-  whole,    // small by nature and looked into: the relay waits until it is complete (up to kWholeLimit)
+  reject,  // not a message of this direction: the connection ends
+  stream,  // header only: the body goes through by count, whatever its size
+  whole,   // small by nature and looked into: the relay waits until it is complete (up to kWholeLimit)
 };
 inline constexpr std::uint32_t kWholeLimit = 64 * 1024;
 
@@ -22,7 +22,8 @@ inline constexpr std::array<Rule, 256> kFromClient = [] {
 inline constexpr std::array<Rule, 256> kFromServer = [] {
   std::array<Rule, 256> t{};
   // D DataRow, d CopyData, T RowDescription, t ParameterDescription, V FunctionCallResponse, A NotificationResponse,
-  // N NoticeResponse, n NoData, I EmptyQueryResponse, s PortalSuspended, 1 2 3 completions, G H W Copy…Response, c CopyDone
+  // N NoticeResponse, n NoData, I EmptyQueryResponse, s PortalSuspended, 1 2 3 completions, G H W Copy…Response, c
+  // CopyDone
   for (char c : {'D', 'd', 'T', 't', 'V', 'A', 'N', 'n', 'I', 's', '1', '2', '3', 'G', 'H', 'W', 'c', 'E'})
     t[static_cast<unsigned char>(c)] = Rule::stream;
   for (char c : {'C', 'Z', 'S', 'K'}) t[static_cast<unsigned char>(c)] = Rule::whole;

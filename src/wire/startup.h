@@ -21,8 +21,8 @@ inline constexpr std::size_t kMaxStartup = 10'000;  // PostgreSQL's MAX_STARTUP_
 enum class FirstKind { need_more, tls_hello, ssl_request, gss_request, cancel, startup, old_v2, bad };
 struct First {
   FirstKind kind = FirstKind::need_more;
-  std::size_t size = 0;   // bytes of the whole packet, arrived or not (valid unless need_more/bad/tls_hello)
-  Bytes body;             // after length and code
+  std::size_t size = 0;  // bytes of the whole packet, arrived or not (valid unless need_more/bad/tls_hello)
+  Bytes body;            // after length and code
   std::uint32_t code = 0;
 };
 // Looks at what has arrived so far. `bad` as soon as it can be known (length < 8, >= 65536 or > kMaxStartup for a

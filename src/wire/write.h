@@ -1,5 +1,6 @@
 #pragma once
-// Builders: each appends one whole message to `out`. For login, errors, console and the rewriting of prepared statements.
+// Builders: each appends one whole message to `out`. For login, errors, console and the rewriting of prepared
+// statements.
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -14,7 +15,7 @@ void message(std::string& out, char type, std::string_view body);
 void auth_ok(std::string& out);
 void auth_cleartext(std::string& out);
 void auth_md5(std::string& out, std::span<const std::uint8_t, 4> salt);
-void auth_sasl(std::string& out, bool plus = false);            // mechanism list: SCRAM-SHA-256, …-PLUS before it
+void auth_sasl(std::string& out, bool plus = false);  // mechanism list: SCRAM-SHA-256, …-PLUS before it
 void auth_sasl_continue(std::string& out, std::string_view data);
 void auth_sasl_final(std::string& out, std::string_view data);
 void password_message(std::string& out, std::string_view password);  // adds the terminator
@@ -37,7 +38,7 @@ void empty_query(std::string& out);
 // Extended protocol, for hidden Parse/Close and auth_query.
 void parse(std::string& out, std::string_view name, std::string_view query_and_types);  // tail = query NUL count oids
 void close_statement(std::string& out, std::string_view name);
-void bind_text(std::string& out, std::span<const std::string_view> parameters);         // unnamed portal and statement
+void bind_text(std::string& out, std::span<const std::string_view> parameters);  // unnamed portal and statement
 void describe_portal(std::string& out);
 void execute(std::string& out);
 void sync(std::string& out);

@@ -134,14 +134,14 @@ TEST(Write, RowEndsOnce) {
 TEST(Write, ConsoleLoginParameters) {
   std::string out, expected;
   console_parameter_status(out, "1.25.2");
-  for (auto [name, value] : std::initializer_list<std::pair<std::string_view, std::string_view>>{
-           {"server_version", "1.25.2/bouncer"},
-           {"client_encoding", "UTF8"},
-           {"server_encoding", "UTF8"},
-           {"DateStyle", "ISO"},
-           {"TimeZone", "GMT"},
-           {"standard_conforming_strings", "on"},
-           {"is_superuser", "on"}})
+  for (auto [name, value] :
+       std::initializer_list<std::pair<std::string_view, std::string_view>>{{"server_version", "1.25.2/bouncer"},
+                                                                            {"client_encoding", "UTF8"},
+                                                                            {"server_encoding", "UTF8"},
+                                                                            {"DateStyle", "ISO"},
+                                                                            {"TimeZone", "GMT"},
+                                                                            {"standard_conforming_strings", "on"},
+                                                                            {"is_superuser", "on"}})
     parameter_status(expected, name, value);
   EXPECT_EQ(out, expected);
 }

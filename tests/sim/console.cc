@@ -6,7 +6,7 @@
 
 namespace pgf::sim {
 
-Console::Console(Network& network, Random& random, Trace& trace, int address, std::vector<std::string> commands,
+Console::Console(Network& network, Random& random, Trace& trace, int address, const std::vector<std::string>& commands,
                  Usec longest_thought)
     : network_(network),
       random_(random),

@@ -8,7 +8,7 @@ namespace pgf::sim {
 
 class Console final : public Actor {
  public:
-  Console(Network& network, Random& random, Trace& trace, int address, std::vector<std::string> commands,
+  Console(Network& network, Random& random, Trace& trace, int address, const std::vector<std::string>& commands,
           Usec longest_thought);
   bool ready() const override;
   void step() override;
