@@ -3,8 +3,24 @@
 
 #include "auth/exchange.h"
 #include "base/fuzz_kit.h"
+#include "crypto/crypto.h"
 
 using pgf::must;
+
+namespace {
+
+// To the letter, but for the last character of a proof or signature: two of its bits mean nothing, and PostgreSQL does
+// not look at them either.
+bool same(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const std::size_t name = a.starts_with("v=") ? 0 : a.rfind("p="), at = name + 2;
+  if (name == std::string::npos || a.size() != b.size() || a.compare(0, at, b, 0, at) != 0) return false;
+  std::string mine, others;
+  return pgf::crypto::base64_decode(a.substr(at), mine) && pgf::crypto::base64_decode(b.substr(at), others) &&
+         mine == others;
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace pgf;
@@ -23,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (what & 16) message.erase(at, what >> 5);
       message.insert(at, text);
     }
-    touched |= message != before;
+    touched |= !same(message, before);
     return message;
   };
 
@@ -49,13 +65,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       }
     }
   }
-  const bool same = !mock && !other_password;
-  must(!server_believes || same);
+  const bool alike = !mock && !other_password;
+  must(!server_believes || alike);
   must(!client.verified() || server_believes);
   must(!server_believes || !(bound_server && bound_client && other_channel));
   if (bound_server && bound_client) must(!server_believes || offered.contains("SCRAM-SHA-256-PLUS"));
   must(!(server_believes && client.verified()) || !touched);
   // And if nobody meddles, they do.
-  if (same && !touched && offered == list && !(bound_server && bound_client && other_channel)) must(client.verified());
+  if (alike && !touched && offered == list && !(bound_server && bound_client && other_channel)) must(client.verified());
   return 0;
 }
