@@ -66,7 +66,7 @@ def count(report, what, status):
 
 def sanitizer_env(root=ROOT):
     common = "halt_on_error=1:exitcode=66"
-    return {"ASAN_OPTIONS": f"detect_leaks=1:{common}", "TSAN_OPTIONS": common,
+    return {"ASAN_OPTIONS": f"detect_leaks=1:{common}", "TSAN_OPTIONS": f"suppressions={root}/tests/tsan.supp:{common}",
             "LSAN_OPTIONS": f"suppressions={root}/tests/lsan.supp:print_suppressions=0",
             "UBSAN_OPTIONS": f"print_stacktrace=1:{common}"}
 

@@ -27,12 +27,15 @@ struct Trace {
   static constexpr int kFrames = 48;
   void* frames[kFrames];
   int count = 0;
+  std::atomic<bool> asked{
+      false};  // by the watchdog's; a signal's delivery orders this too, which ThreadSanitizer does not know
   std::atomic<bool> taken{false};  // by that thread
 };
 
 void take_trace(int, siginfo_t* info, void*) {
   const int error = errno;
   auto* trace = static_cast<Trace*>(info->si_value.sival_ptr);
+  if (!trace->asked.load(std::memory_order_acquire)) return;
   trace->count = backtrace(trace->frames, Trace::kFrames);
   trace->taken.store(true, std::memory_order_release);
   errno = error;
@@ -54,6 +57,7 @@ std::vector<std::string> frames_of(pthread_t thread) {
   auto trace = std::make_unique<Trace>();
   sigval value{};
   value.sival_ptr = trace.get();
+  trace->asked.store(true, std::memory_order_release);
   if (pthread_sigqueue(thread, SIGRTMIN, value) != 0) return {"(it cannot be asked)"};
   for (int i = 0; i < 50 && !trace->taken.load(std::memory_order_acquire); ++i) poll(nullptr, 0, 2);
   if (!trace->taken.load(std::memory_order_acquire)) {
