@@ -27,8 +27,8 @@ struct Trace {
   static constexpr int kFrames = 48;
   void* frames[kFrames];
   int count = 0;
-  std::atomic<bool> asked{
-      false};  // by the watchdog's; a signal's delivery orders this too, which ThreadSanitizer does not know
+  // By the watchdog's. The delivery of a signal orders the two as well, but ThreadSanitizer does not know that.
+  std::atomic<bool> asked{false};
   std::atomic<bool> taken{false};  // by that thread
 };
 
