@@ -235,7 +235,8 @@ PgClient::Step PgClient::statement(std::string& sql, bool in_batch) {
 }
 
 void PgClient::simple_request() {
-  Request& r = requests_.emplace_back(Request{.simple = true});
+  requests_.push_back({.simple = true});
+  Request& r = requests_.back();
   unnamed_.reset();
   std::string sql;
   if (rules_.named_statements && !rules_.session_mode && requests_.size() == 1 && random_.one_in(25) &&
@@ -279,7 +280,8 @@ void PgClient::bind(Request& r, std::string_view name, std::uint64_t serial) {
 }
 
 void PgClient::extended_request() {
-  Request& r = requests_.emplace_back(Request{.simple = false});
+  requests_.push_back({.simple = false});
+  Request& r = requests_.back();
   const std::size_t count = random_.one_in(3) ? random_.between(2, 4) : 1;
   for (std::size_t i = 0; i < count; ++i) {
     std::string name;
