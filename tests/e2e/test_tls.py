@@ -509,10 +509,10 @@ def test_server_modes(make_pooler, pg_tls, certs, mode_):
 
 
 @pytest.mark.parametrize("mode_", ["prefer", "require"])
-def test_server_without_tls(make_pooler, pg, certs, mode_):
+def test_server_without_tls(make_pooler, pg_tls, certs, mode_):
     """N: prefer goes on in the clear, require does not, and sends no user name."""
     one, _ = certs
-    with TlsFront(pg, one.crt("pooler"), one.key("pooler"), answer=b"N") as front:
+    with TlsFront(pg_tls, one.crt("pooler"), one.key("pooler"), answer=b"N") as front:
         p = make_pooler(server_tls_sslmode=mode_, query_wait_timeout=2 if mode_ == "require" else 120,
                         databases={"x": f"host=127.0.0.1 port={front.port} dbname=p0"}).start()
         if mode_ == "require":
