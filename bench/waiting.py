@@ -8,7 +8,8 @@ Waiting: a closed loop of clients, each query takes 1 ms or (one in ten) 200 ms 
 wait for a server against that of one ideal queue, which is simulated with the same clients and the same service times.
 Server and clients are this process, so it knows at every moment who has asked and which server works: `idle while
 waiting` is the share of the servers' time that passed idle while somebody waited. The way of each query through the
-kernel, the pooler and this process is in it, so compare with one worker. Wants a quiet machine and a core of its own.
+kernel, the pooler and this process is in it, so compare with one worker; `as SHOW POOLS has it` is in how many looks of the
+console there were a client that waits and an idle server. Wants a quiet machine and a core of its own.
 """
 import argparse
 import asyncio
@@ -213,7 +214,7 @@ async def skew(args, port):
 
 async def waiting(args, port, meter):
     print("\n| workers | queries | mean service + overhead | longest wait | ideal queue | ratio | p99 wait | ideal p99 | "
-          "idle while waiting |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+          "idle while waiting | as SHOW POOLS has it |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for workers in args.workers:
         p = Pooler(args.exe, port, workers=workers, placement=args.placement, default_pool_size=args.pool_size)
         try:
@@ -233,15 +234,21 @@ async def waiting(args, port, meter):
                     m.change(asked=-1)
                     waits.append(time.monotonic() - start - service)
                     spent.append(service)
-            await asyncio.gather(*[loop(n) for n in range(args.clients)])
+
+            async def sample():
+                while time.monotonic() < end:
+                    pool = next(r for r in await console.show("POOLS") if r["database"] == "bench")
+                    looks[pool["cl_waiting"] != "0" and int(pool["sv_idle"]) + int(pool["sv_used"]) > 0] += 1
+                    await asyncio.sleep(0.02)
+            looks, console = [0, 0], await p.client("pgbouncer")
+            await asyncio.gather(sample(), *[loop(n) for n in range(args.clients)])
             # What a query costs besides its sleep, so that the ideal queue turns over as fast as ours did.
             mean = args.seconds * args.pool_size / len(spent)
             overhead = max(0.0, mean - sum(spent) / len(spent))
             best = ideal(args.clients, args.pool_size, args.seconds, overhead)
             p99 = [sorted(w)[int(len(w) * 0.99)] for w in (waits, best)]
             print(f"| {workers} | {len(waits)} | {mean * 1000:.1f} ms | {max(waits) * 1000:.0f} ms | {max(best) * 1000:.0f} ms"
-                  f" | {max(waits) / max(best):.2f} | {p99[0] * 1000:.0f} ms | {p99[1] * 1000:.0f} ms | {m.share():.1%} |",
-                  flush=True)
+                  f" | {max(waits) / max(best):.2f} | {p99[0] * 1000:.0f} ms | {p99[1] * 1000:.0f} ms | {m.share():.1%} | {looks[1]} of {sum(looks)} looks |", flush=True)
         finally:
             p.stop()
 

@@ -9,8 +9,8 @@ using pgf::must;
 
 namespace {
 
-// To the letter, but for the last character of a proof or signature: two of its bits mean nothing, and PostgreSQL does
-// not look at them either.
+// To the letter, but for the last character of a proof or signature: two of its bits mean nothing, and RFC 4648 (3.5)
+// leaves it to the decoder whether to look at them. Ours does not.
 bool same(const std::string& a, const std::string& b) {
   if (a == b) return true;
   const std::size_t name = a.starts_with("v=") ? 0 : a.rfind("p="), at = name + 2;

@@ -451,7 +451,7 @@ def test_suspend_drops_who_does_not_read(pooler, pg):
         assert c.value("select 1") == "1"
 
 
-def test_suspend_waits_for_the_rest_of_a_long_row(pooler, pg):
+def test_suspend_waits_for_the_rest_of_a_long_row(pooler):
     """The row that is under way goes to its end while its client reads on; nobody is dropped for it."""
     p = pooler(suspend_timeout=60)
     with p.wire(rcvbuf=4096, timeout=100).login() as slow, p.console() as admin:

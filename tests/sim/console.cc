@@ -51,6 +51,7 @@ void Console::step() {
   }
   free_ = false;
   asked_ = true;
+  asked_at_ = network_.now();
   trace_.text("console asks", 0, commands_.front());
   wire::query(talk_.out, commands_.front());
 }

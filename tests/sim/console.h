@@ -15,6 +15,10 @@ class Console final : public Actor {
   Usec next_time() const override { return !over_ && think_until_ > network_.now() ? think_until_ : -1; }
   bool over() const override { return over_; }
   std::vector<std::string> left() const { return {commands_.begin(), commands_.end()}; }  // when it is over: not done
+  // For how long SUSPEND is under way; 0: it is not.
+  Usec suspending() const {
+    return !over_ && asked_ && commands_.front() == "SUSPEND" ? network_.now() - asked_at_ : 0;
+  }
   std::string story() const { return over_ || commands_.empty() ? "" : "the console waits for " + commands_.front(); }
 
  private:
@@ -24,7 +28,7 @@ class Console final : public Actor {
   Talk talk_;
   std::deque<std::string> commands_;  // the first one is being carried out, if asked_
   bool free_ = false, asked_ = false, over_ = false;
-  Usec longest_thought_, think_until_ = 0;
+  Usec longest_thought_, think_until_ = 0, asked_at_ = 0;
 };
 
 }  // namespace pgf::sim

@@ -37,7 +37,6 @@ class SimEngine final : public EngineCore {
   std::string story() const;                                  // of each socket
 
  private:
-  std::size_t peers_called_ = 0;
   struct Socket {
     Stream* stream;
     std::size_t send_total = 0, send_done = 0;  // of the operation in flight
@@ -96,6 +95,7 @@ class SimEngine final : public EngineCore {
   unsigned lent_ = 0;
   std::vector<Event> events_;
   Usec due_ = 0;
+  std::size_t peers_called_ = 0;
 };
 
 // The address in the simulated network that a sockaddr stands for: its port.

@@ -22,7 +22,7 @@ struct ClientRules {  // of a run
   Usec longest_thought = 50'000;
   std::size_t requests = 8;
   bool leaves_rudely = true;
-  bool may_be_dropped = false;            // by a SUSPEND that takes too long
+  bool may_be_dropped = false;            // SUSPEND has lasted for suspend_timeout
   std::size_t answered = 0, refused = 0;  // counted
 };
 

@@ -16,14 +16,13 @@ class Pooler {
  public:
   struct Setup {
     int workers = 1;
-    int number = 0, address = 0;  // which one it is, and where clients call
+    int address = 0;  // where clients call
     std::string ini, users;
     net::SimOptions engine;
   };
   Pooler(Network& network, Random& random, Trace& trace, Setup setup);
   ~Pooler();
 
-  std::size_t number() const { return static_cast<std::size_t>(setup_.number); }
   int workers() const { return setup_.workers; }
   bool ready(int worker) const { return engine(worker).ready(); }
   void turn(int worker);

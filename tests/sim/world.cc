@@ -52,7 +52,6 @@ void World::draw_rules() {
   client_rules_.big_answers = r.one_in(5);
   client_rules_.first_pooler = kFirstPooler;
   client_rules_.poolers = r.one_in(3) ? r.between(2, 3) : 1;
-  if (special_.poolers > 0) client_rules_.poolers = special_.poolers;
   client_rules_.databases = {"d1"};
   if (r.one_in(2) || special_.two_databases) client_rules_.databases.push_back("d2");
   client_rules_.users = {"u1"};
@@ -77,9 +76,8 @@ void World::draw_rules() {
   set("pool_mode", mode);
   set("placement", r.pick(kPlacements));
   set("max_prepared_statements", statements);
-  // Who is not done with what was on its way when this is over, loses its connection.
-  client_rules_.may_be_dropped = faults_ && r.one_in(2);
-  if (!client_rules_.may_be_dropped) set("suspend_timeout", 300);
+  suspend_timeout_ = faults_ && r.one_in(2) ? 10 * kSecond : 300 * kSecond;
+  set("suspend_timeout", suspend_timeout_ / kSecond);
   if (r.one_in(3)) set("server_reset_query_always", 1);
   if (r.one_in(3)) set("server_round_robin", 1);
   if (r.one_in(3)) set("server_check_delay", 0);
@@ -179,8 +177,7 @@ void World::begin() {
     };
   }
   for (std::size_t i = 0; i < client_rules_.poolers; ++i) {
-    setup_.number = static_cast<int>(i);
-    setup_.address = kFirstPooler + setup_.number;
+    setup_.address = kFirstPooler + static_cast<int>(i);
     setup_.ini = ini(i);
     trace_.say("{}", setup_.ini);
     poolers_.push_back(std::make_unique<Pooler>(network_, random_, trace_, setup_));
@@ -208,6 +205,8 @@ bool World::step() {
     for (auto& s : servers_)
       if (!s->up()) s->start();
   }
+  // Who is not done with what is on its way by then, loses its connection.
+  client_rules_.may_be_dropped |= console_ && console_->suspending() > suspend_timeout_;
   events_.clear();
   network_.events(events_);
   actors_.clear();
@@ -219,10 +218,10 @@ bool World::step() {
     for (auto& b : s->backends) look(*b);
   if (console_) look(*console_);
   turns_.clear();
-  for (auto& p : poolers_) {
-    for (int i = 0; i < p->workers(); ++i)
-      if (p->ready(i)) turns_.push_back({p.get(), i});
-    if (p->control_ready()) turns_.push_back({p.get(), -1});
+  for (std::size_t p = 0; p < poolers_.size(); ++p) {
+    for (int i = 0; i < poolers_[p]->workers(); ++i)
+      if (poolers_[p]->ready(i)) turns_.push_back({p, i});
+    if (poolers_[p]->control_ready()) turns_.push_back({p, -1});
   }
   const std::size_t arrivals = to_come_ > 0 && clients_.size() < at_once_ && next_arrival_ <= network_.now();
   const std::size_t all = events_.size() + actors_.size() + turns_.size() + arrivals;
@@ -235,10 +234,10 @@ bool World::step() {
   } else if ((n -= actors_.size()) < turns_.size()) {
     const auto [pooler, worker] = turns_[n];
     if (worker >= 0) {
-      pooler->turn(worker);
+      poolers_[pooler]->turn(worker);
     } else {
-      if (random_.one_in(3)) pooler->new_ini(ini(pooler->number()));
-      pooler->control_turn();
+      if (random_.one_in(3)) poolers_[pooler]->new_ini(ini(pooler));
+      poolers_[pooler]->control_turn();
     }
   } else {
     arrive();

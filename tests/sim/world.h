@@ -23,8 +23,7 @@ struct Result {
 
 // What a run is to be like; the rest is drawn.
 struct Special {
-  int workers = 0;          // 0: any
-  std::size_t poolers = 0;  // 0: any
+  int workers = 0;  // 0: any
   bool calm = false, faults = false, two_databases = false, one_user = false;
   std::string_view mode = {};  // empty: any
   std::string ini = {};        // its last lines
@@ -70,13 +69,13 @@ class World {
   std::size_t fault_every_ = 0;
   std::size_t to_come_ = 0, at_once_ = 0;
   std::uint64_t next_client_ = 1;
-  Usec next_arrival_ = 0, stride_ = 100, restart_at_ = -1;
+  Usec suspend_timeout_ = 0, next_arrival_ = 0, stride_ = 100, restart_at_ = -1;
   Result result_;
   // Drawn once, used for each ini.
   std::string fixed_ini_;
   std::vector<Network::Event> events_;
   struct Turn {
-    Pooler* pooler;
+    std::size_t pooler;
     int worker;  // -1: the control thread
   };
   std::vector<Turn> turns_;
